@@ -40,6 +40,7 @@ struct loop_task {
     bool queued;
 };
 void loop_defer(struct loop *l, struct loop_task *t);
+void loop_defer_cancel(struct loop *l, struct loop_task *t); /* before the object is freed; idempotent */
 
 /** Watches a descriptor (dup()ed inside; the caller keeps his own) for being readable. `ready` is called while it is
  *  readable (level-triggered). */
@@ -47,13 +48,15 @@ struct loop_watch;
 struct loop_watch *loop_watch_read(struct loop *l, int fd, void (*ready)(void *data), void *data);
 void loop_watch_free(struct loop_watch *w);
 
-/** Calls `handler` from the loop when the process gets `signo` (blocks it and uses a signalfd). */
+/** Calls `handler` from the loop when the process gets `signo` (blocks it and uses a signalfd). Call it before threads are
+ *  started; children inherit the blocked signal, so whoever forks clears the mask. */
 int loop_on_signal(struct loop *l, int signo, void (*handler)(int signo, void *data), void *data, struct err *e);
 
 /** Runs a function on another loop's thread as soon as it can; safe from any thread. `run` gets `data`. */
 void loop_post(struct loop *target, void (*run)(void *data), void *data);
 
-/** A listening TCP socket on "host:port" (numeric host; IPv6 in brackets) or on a Unix path "unix:/path".
+/** A listening TCP socket on "host:port" (numeric host; IPv6 in brackets) or on a Unix path "unix:/path"
+ *  (mode 0660; a stale one of a dead process is replaced, and it is removed by loop_listener_free).
  *  `accepted` owns the socket; it was opened with DONT_READ when `raw` (bounded own reads). */
 struct loop_listener;
 struct loop_listener *loop_listen(struct loop *l, const char *address, bool reuseport, bool raw,
@@ -61,6 +64,7 @@ struct loop_listener *loop_listen(struct loop *l, const char *address, bool reus
 struct loop_listener *loop_listen_fd(struct loop *l, int fd, bool raw, void (*accepted)(h2o_socket_t *, void *),
                                      void *data, struct err *e); /* takes the descriptor over */
 int loop_listener_fd(struct loop_listener *ln);
+int loop_listener_port(struct loop_listener *ln); /* the port in use (after listening on port 0), or -1 */
 void loop_listener_free(struct loop_listener *ln);
 
 /** Parses "host:port" with a numeric host, or "unix:/path", into a socket address. */
