@@ -1,0 +1,318 @@
+/* Owns the stacks of fibers and the switch between them and the loop. Invariant: a fiber runs only from the loop's own
+ * stack (never from another fiber), so a callback that sets an event only queues the waiter and returns; and a waiter
+ * checks its condition again after each wake, so a late timer or a second wake is harmless. */
+#include "node/daemon/fiber.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#define SWITCH_START(save, bottom, size) __sanitizer_start_switch_fiber((save), (bottom), (size))
+#define SWITCH_FINISH(save, bottom, size) __sanitizer_finish_switch_fiber((save), (bottom), (size))
+#else
+#define SWITCH_START(save, bottom, size) ((void)(save))
+#define SWITCH_FINISH(save, bottom, size) ((void)(save))
+#endif
+
+#define STACK_BYTES (256u << 10)
+#define GUARD_BYTES 4096u
+#define SPARE_STACKS 64
+
+struct fiber {
+    ucontext_t context;
+    struct loop_task resume; /* queued = will run soon */
+    void (*run)(void *arg);
+    void *arg;
+    char *stack; /* guard page first */
+    bool ended;
+    struct fiber *next_spare;
+    void *fake_stack;
+};
+
+struct fiber_waiter {
+    struct fiber_event granted;
+    struct fiber_waiter *next;
+};
+
+struct job {
+    int (*work)(void *arg);
+    void *arg;
+    int result;
+    struct fiber_event done;
+    struct job *next;
+};
+
+static struct loop *loop;
+static ucontext_t loop_context;
+static struct fiber *current;
+static struct fiber *spares;
+static unsigned spare_count, live_count;
+#ifdef __SANITIZE_ADDRESS__
+static const void *loop_stack;
+static size_t loop_stack_size;
+static void *loop_fake;
+#endif
+
+static pthread_mutex_t jobs_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t jobs_more = PTHREAD_COND_INITIALIZER;
+static struct job *jobs_first, **jobs_last = &jobs_first;
+
+bool fiber_inside(void)
+{
+    return current != NULL;
+}
+
+unsigned fiber_count(void)
+{
+    return live_count;
+}
+
+static void on_stack(unsigned low, unsigned high)
+{
+    struct fiber *f = (struct fiber *)(((uintptr_t)high << 32) | low);
+#ifdef __SANITIZE_ADDRESS__
+    SWITCH_FINISH(NULL, &loop_stack, &loop_stack_size);
+#endif
+    f->run(f->arg);
+    f->ended = true;
+    SWITCH_START(NULL, loop_stack, loop_stack_size);
+    setcontext(&loop_context);
+    abort();
+}
+
+static void fiber_release(struct fiber *f)
+{
+    live_count--;
+    if (spare_count < SPARE_STACKS) {
+        f->next_spare = spares;
+        spares = f;
+        spare_count++;
+        return;
+    }
+    munmap(f->stack, GUARD_BYTES + STACK_BYTES);
+    free(f);
+}
+
+static void fiber_enter(struct fiber *f)
+{
+    current = f;
+#ifdef __SANITIZE_ADDRESS__
+    SWITCH_START(&loop_fake, f->stack + GUARD_BYTES, STACK_BYTES);
+#endif
+    swapcontext(&loop_context, &f->context);
+#ifdef __SANITIZE_ADDRESS__
+    SWITCH_FINISH(loop_fake, NULL, NULL);
+#endif
+    current = NULL;
+    if (f->ended && !f->resume.queued)
+        fiber_release(f);
+}
+
+static void on_resume(struct loop_task *t)
+{
+    struct fiber *f = (struct fiber *)((char *)t - offsetof(struct fiber, resume));
+    if (f->ended)
+        fiber_release(f); /* woken once more on its way out */
+    else
+        fiber_enter(f);
+}
+
+static void fiber_wake(struct fiber *f)
+{
+    if (!f->resume.queued)
+        loop_defer(loop, &f->resume);
+}
+
+static void fiber_park(void)
+{
+    struct fiber *f = current;
+#ifdef __SANITIZE_ADDRESS__
+    SWITCH_START(&f->fake_stack, loop_stack, loop_stack_size);
+#endif
+    swapcontext(&f->context, &loop_context);
+#ifdef __SANITIZE_ADDRESS__
+    SWITCH_FINISH(f->fake_stack, &loop_stack, &loop_stack_size);
+#endif
+}
+
+static struct fiber *fiber_get(void)
+{
+    struct fiber *f = spares;
+    if (f) {
+        spares = f->next_spare;
+        spare_count--;
+        char *stack = f->stack;
+        *f = (struct fiber){.stack = stack};
+        return f;
+    }
+    f = calloc(1, sizeof *f);
+    if (!f)
+        abort();
+    f->stack = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
+    if (f->stack == MAP_FAILED || mprotect(f->stack, GUARD_BYTES, PROT_NONE) < 0)
+        abort();
+    return f;
+}
+
+void fiber_spawn(void (*run)(void *arg), void *arg)
+{
+    struct fiber *f = fiber_get();
+    live_count++;
+    f->run = run;
+    f->arg = arg;
+    f->resume.run = on_resume;
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack + GUARD_BYTES;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, (void (*)(void))on_stack, 2, (unsigned)(uintptr_t)f, (unsigned)((uintptr_t)f >> 32));
+    if (current)
+        fiber_wake(f); /* one fiber never enters another */
+    else
+        fiber_enter(f);
+}
+
+struct alarm {
+    struct loop_timer timer;
+    struct fiber *f;
+    bool fired;
+};
+
+static void on_alarm(struct loop_timer *t)
+{
+    struct alarm *a = (struct alarm *)((char *)t - offsetof(struct alarm, timer));
+    a->fired = true;
+    fiber_wake(a->f);
+}
+
+bool fiber_event_wait(struct fiber_event *ev, int64_t timeout_ms)
+{
+    if (ev->set)
+        return true;
+    struct alarm a = {.timer.fire = on_alarm, .f = current};
+    if (timeout_ms >= 0)
+        loop_timer_start(loop, &a.timer, timeout_ms);
+    ev->waiter = current;
+    while (!ev->set && !a.fired)
+        fiber_park();
+    ev->waiter = NULL;
+    loop_timer_stop(loop, &a.timer);
+    return ev->set;
+}
+
+void fiber_event_set(struct fiber_event *ev)
+{
+    if (ev->set)
+        return;
+    ev->set = true;
+    if (ev->waiter)
+        fiber_wake(ev->waiter);
+}
+
+void fiber_sleep(int64_t ms)
+{
+    struct fiber_event never = {0};
+    fiber_event_wait(&never, ms < 0 ? 0 : ms);
+}
+
+static void on_readable(void *data)
+{
+    fiber_event_set(data);
+}
+
+bool fiber_wait_readable(int fd, int64_t timeout_ms)
+{
+    struct fiber_event ready = {0};
+    struct loop_watch *w = loop_watch_read(loop, fd, on_readable, &ready);
+    if (!w)
+        return false;
+    bool ok = fiber_event_wait(&ready, timeout_ms);
+    loop_watch_free(w);
+    return ok;
+}
+
+void fiber_lock(struct fiber_lock *l)
+{
+    if (!l->held) {
+        l->held = true;
+        return;
+    }
+    struct fiber_waiter w = {0};
+    if (!l->first)
+        l->last = &l->first;
+    *l->last = &w;
+    l->last = &w.next;
+    fiber_event_wait(&w.granted, -1);
+}
+
+bool fiber_lock_idle(const struct fiber_lock *l)
+{
+    return !l->held;
+}
+
+void fiber_unlock(struct fiber_lock *l)
+{
+    struct fiber_waiter *w = l->first;
+    if (!w) {
+        l->held = false;
+        return;
+    }
+    l->first = w->next; /* the lock passes to it: `held` stays */
+    if (!l->first)
+        l->last = &l->first;
+    fiber_event_set(&w->granted);
+}
+
+static void on_job_done(void *data)
+{
+    struct job *j = data;
+    fiber_event_set(&j->done);
+}
+
+static void *worker(void *arg)
+{
+    (void)arg;
+    for (;;) {
+        pthread_mutex_lock(&jobs_lock);
+        while (!jobs_first)
+            pthread_cond_wait(&jobs_more, &jobs_lock);
+        struct job *j = jobs_first;
+        jobs_first = j->next;
+        if (!jobs_first)
+            jobs_last = &jobs_first;
+        pthread_mutex_unlock(&jobs_lock);
+        j->result = j->work(j->arg);
+        loop_post(loop, on_job_done, j);
+    }
+    return NULL;
+}
+
+int fiber_start(struct loop *l, unsigned workers, struct err *e)
+{
+    loop = l;
+    for (unsigned i = 0; i < workers; i++) {
+        pthread_t t;
+        int rc = pthread_create(&t, NULL, worker, NULL);
+        if (rc)
+            return err_set(e, ERR_INTERNAL, "starting a worker thread: error %d", rc);
+        pthread_detach(t);
+    }
+    return 0;
+}
+
+int fiber_offload(int (*work)(void *arg), void *arg)
+{
+    struct job j = {.work = work, .arg = arg};
+    pthread_mutex_lock(&jobs_lock);
+    *jobs_last = &j;
+    jobs_last = &j.next;
+    pthread_cond_signal(&jobs_more);
+    pthread_mutex_unlock(&jobs_lock);
+    fiber_event_wait(&j.done, -1);
+    return j.result;
+}
