@@ -1,0 +1,61 @@
+-- include: common
+-- Writes of the catalog. With mode "absent" (replay of the journal) what is there already stays. ARGV: prefix, mode (force|absent), op, …
+-- team id field value … · key sha id team name mask admin created · unkey team id · template id team public pb created alias … · untemplate id
+local absent, op = ARGV[2] == 'absent', ARGV[3]
+
+if op == 'team' then
+  local h = key('team', ARGV[4])
+  if absent and redis.call('EXISTS', h) == 1 then return 0 end
+  for i = 5, #ARGV, 2 do redis.call('HSET', h, ARGV[i], ARGV[i + 1]) end
+  redis.call('SADD', key('teams'), ARGV[4])
+  return 1
+end
+
+if op == 'key' then
+  local h = key('key', ARGV[4])
+  if redis.call('EXISTS', h) == 1 then return 0 end
+  if redis.call('EXISTS', key('team', ARGV[6])) == 0 then return -1 end
+  redis.call('HSET', h, 'id', ARGV[5], 'team', ARGV[6], 'name', ARGV[7], 'mask', ARGV[8], 'admin', ARGV[9], 'created', ARGV[10])
+  redis.call('HSET', key('keys', ARGV[6]), ARGV[5], ARGV[4])
+  return 1
+end
+
+if op == 'unkey' then
+  local sha = redis.call('HGET', key('keys', ARGV[4]), ARGV[5])
+  if not sha then return 0 end
+  redis.call('HDEL', key('keys', ARGV[4]), ARGV[5])
+  redis.call('DEL', key('key', sha))
+  return 1
+end
+
+local function drop_aliases(h)
+  local old = redis.call('HGET', h, 'aliases')
+  if not old then return end
+  for a in string.gmatch(old, '[^\n]+') do
+    if redis.call('GET', key('alias', a)) == ARGV[4] then redis.call('DEL', key('alias', a)) end
+  end
+end
+
+if op == 'template' then
+  local h = key('tpl', ARGV[4])
+  if absent and redis.call('HEXISTS', h, 'pb') == 1 then return 0 end
+  drop_aliases(h)
+  local names = {}
+  for i = 9, #ARGV do
+    redis.call('SET', key('alias', ARGV[i]), ARGV[4])
+    names[#names + 1] = ARGV[i]
+  end
+  redis.call('HSET', h, 'team', ARGV[5], 'public', ARGV[6], 'pb', ARGV[7], 'created', ARGV[8], 'aliases', table.concat(names, '\n'))
+  redis.call('SADD', key('tpls'), ARGV[4])
+  return 1
+end
+
+if op == 'untemplate' then
+  local h = key('tpl', ARGV[4])
+  if redis.call('HEXISTS', h, 'pb') == 0 then return 0 end
+  drop_aliases(h)
+  redis.call('DEL', h)
+  redis.call('SREM', key('tpls'), ARGV[4])
+  return 1
+end
+return redis.error_reply('unknown catalog operation ' .. op)
