@@ -1,0 +1,188 @@
+/* Owns the files of <state> that `cube up` makes; invariant: a secret is created with its final mode and owner, never widened, and a
+ * file that exists is kept, so that a second run changes no key. */
+#include "cli/bootstrap.h"
+#include "cli/daemons.h"
+#include "lib/base/cleanup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+static int make_dir(struct err *e, uid_t owner, mode_t mode, const char *fmt, ...)
+{
+    char path[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(path, sizeof path, fmt, ap);
+    va_end(ap);
+    for (char *p = path + 1; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = '\0';
+        if (mkdir(path, 0755) < 0 && errno != EEXIST)
+            return err_sys(e, ERR_INTERNAL, "making %s", path);
+        *p = '/';
+    }
+    if (mkdir(path, mode) < 0 && errno != EEXIST)
+        return err_sys(e, ERR_INTERNAL, "making %s", path);
+    if (chown(path, owner, owner) < 0 || chmod(path, mode) < 0)
+        return err_sys(e, ERR_INTERNAL, "giving %s to user %u", path, owner);
+    return 0;
+}
+
+/* Writes a new file with its final owner and mode under a temporary name, then links it: an existing one wins. */
+static int write_once(const char *path, const char *text, uid_t uid, gid_t gid, mode_t mode, bool replace, struct err *e)
+{
+    if (!replace && access(path, F_OK) == 0)
+        return 0;
+    char tmp[600];
+    snprintf(tmp, sizeof tmp, "%s.new", path);
+    unlink(tmp);
+    _cleanup_close_ int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    size_t n = strlen(text);
+    if (fd < 0 || write(fd, text, n) != (ssize_t)n || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0 ||
+        fsync(fd) < 0 || rename(tmp, path) < 0) {
+        err_sys(e, ERR_INTERNAL, "writing %s", path);
+        unlink(tmp);
+        return -1;
+    }
+    return 0;
+}
+
+static void random_hex(char *out, size_t bytes)
+{
+    unsigned char raw[64];
+    if (bytes > sizeof raw || getrandom(raw, bytes, 0) != (ssize_t)bytes)
+        abort();
+    for (size_t i = 0; i < bytes; i++)
+        sprintf(out + 2 * i, "%02x", raw[i]);
+}
+
+/* Each key is read by the program that proves itself with it (owner) and by the one that checks it (group). */
+static const struct {
+    const char *file;
+    const char *prefix;
+    size_t bytes;
+    uid_t owner, group;
+    mode_t mode;
+} secrets[] = {
+    {"api.key", "", 32, UID_API, UID_MASTER, 0640},
+    {"lifecycle.key", "", 32, UID_LIFECYCLE, UID_MASTER, 0640},
+    {"proxy.key", "", 32, UID_PROXY, UID_LIFECYCLE, 0640},
+    {"node.key", "", 32, UID_NODE, UID_MASTER, 0640},
+    {"master.key", "", 32, UID_MASTER, UID_NODE, 0640},
+    {"admin.key", "", 32, 0, UID_MASTER, 0640},
+    {"admin_token", "", 32, 0, UID_API, 0640},
+    {"seed", "", 32, UID_MASTER, UID_MASTER, 0600},
+    {"api_key", "e2b_", 20, 0, 0, 0600},
+    {"redis-master.pw", "", 32, UID_MASTER, UID_MASTER, 0600},
+    {"redis-api.pw", "", 32, UID_API, UID_API, 0600},
+    {"redis-lifecycle.pw", "", 32, UID_LIFECYCLE, UID_LIFECYCLE, 0600},
+    {"redis-proxy.pw", "", 32, UID_PROXY, UID_PROXY, 0600},
+};
+
+static int make_secrets(const struct settings *s, struct err *e)
+{
+    for (size_t i = 0; i < sizeof secrets / sizeof *secrets; i++) {
+        char path[300], text[160], hex[129];
+        snprintf(path, sizeof path, "%s/keys/%s", s->state_dir, secrets[i].file);
+        random_hex(hex, secrets[i].bytes);
+        snprintf(text, sizeof text, "%s%s\n", secrets[i].prefix, hex);
+        if (write_once(path, text, secrets[i].owner, secrets[i].group, secrets[i].mode, false, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int read_secret(const struct settings *s, const char *file, char *out, size_t cap, struct err *e)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/keys/%s", s->state_dir, file);
+    _cleanup_fclose_ FILE *f = fopen(path, "re");
+    if (!f || !fgets(out, (int)cap, f))
+        return err_sys(e, ERR_INTERNAL, "reading %s", path);
+    out[strcspn(out, "\r\n")] = '\0';
+    return 0;
+}
+
+/* One ACL user per program (contracts/internal.md §3): masters write the cell, the others write only their own keys. */
+static const struct {
+    const char *user;
+    const char *rules;
+} acl[] = {
+    {"master", "~{c0}:* +@all -@admin -@dangerous +info +keys"},
+    {"api", "%R~{c0}:svc:* ~{c0}:svc:api:* ~{c0}:rl:* +@read +@write +@connection +@scripting -@dangerous"},
+    {"lifecycle", "%R~{c0}:dl:* %R~{c0}:sb:* %R~{c0}:svc:* %R~{c0}:ev %R~{c0}:act:* %R~{c0}:meta ~{c0}:claim:* "
+                  "~{c0}:svc:lifecycle:* +@read +@write +@connection +@scripting +@blocking -@dangerous"},
+    {"proxy", "%R~{c0}:rt:* %R~{c0}:ev %R~{c0}:svc:* %R~{c0}:meta ~{c0}:svc:proxy:* +@read +@write +@connection +@scripting "
+              "+@blocking -@dangerous"},
+};
+
+static int make_redis(const struct settings *s, struct err *e)
+{
+    char path[300], text[8192], pw[160], file[64];
+    size_t n = (size_t)snprintf(text, sizeof text, "user default off\n");
+    for (size_t i = 0; i < sizeof acl / sizeof *acl; i++) {
+        snprintf(file, sizeof file, "redis-%s.pw", acl[i].user);
+        if (read_secret(s, file, pw, sizeof pw, e) < 0)
+            return -1;
+        n += (size_t)snprintf(text + n, sizeof text - n, "user %s on >%s resetchannels %s\n", acl[i].user, pw, acl[i].rules);
+    }
+    snprintf(path, sizeof path, "%s/redis/users.acl", s->state_dir);
+    if (write_once(path, text, UID_REDIS, UID_REDIS, 0600, true, e) < 0)
+        return -1;
+    snprintf(text, sizeof text,
+             "# made by `cube up`\nport 0\nunixsocket %s/redis/redis.sock\nunixsocketperm 777\ndir %s/redis\naclfile %s\n"
+             "appendonly yes\nappendfsync everysec\nsave \"\"\ndaemonize no\nmaxmemory-policy noeviction\n",
+             s->run_dir, s->state_dir, path);
+    snprintf(path, sizeof path, "%s/redis/redis.conf", s->state_dir);
+    return write_once(path, text, UID_REDIS, UID_REDIS, 0600, true, e);
+}
+
+static int make_config(const struct settings *s, struct err *e)
+{
+    char path[300], redis[300], text[8192];
+    const char *st = s->state_dir;
+    int b = s->port_base;
+    if (s->redis[0])
+        snprintf(redis, sizeof redis, "%s", s->redis);
+    else
+        snprintf(redis, sizeof redis, "unix:%s/redis/redis.sock", s->run_dir);
+    snprintf(text, sizeof text,
+             "# made by `cube up`; every key can be overridden by CUBE_<SECTION>_<KEY>\n"
+             "common:\n  state_dir: %s\n  run_dir: %s\n  key_dir: %s/keys\n  redis: %s\n"
+             "api:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
+             "  redis_user: api\n  redis_password_file: %s/keys/redis-api.pw\n  admin_token_file: %s/keys/admin_token\n"
+             "master:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n"
+             "  redis_user: master\n  redis_password_file: %s/keys/redis-master.pw\n"
+             "lifecycle:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
+             "  redis_user: lifecycle\n  redis_password_file: %s/keys/redis-lifecycle.pw\n"
+             "proxy:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n  lifecycle: 127.0.0.1:%d\n"
+             "  redis_user: proxy\n  redis_password_file: %s/keys/redis-proxy.pw\n"
+             "node:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
+             "  relay_address: 127.0.0.1:%d\n"
+             "relay:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n",
+             st, s->run_dir, st, redis, b, b + 100, b + 10, st, st, b + 10, b + 110, st, b + 30, b + 130, b + 10, st, b + 20,
+             b + 120, b, b + 30, st, b + 40, b + 140, b + 10, b + 41, b + 41, b + 141);
+    snprintf(path, sizeof path, "%s/cube.yaml", st);
+    return write_once(path, text, 0, 0, 0644, true, e);
+}
+
+int bootstrap(const struct settings *s, struct err *e)
+{
+    const char *st = s->state_dir, *run = s->run_dir;
+    if (make_dir(e, 0, 0755, "%s", st) < 0 || make_dir(e, 0, 0755, "%s/keys", st) < 0 ||
+        make_dir(e, 0, 0755, "%s/log", st) < 0 || make_dir(e, UID_NODE, 0755, "%s/store", st) < 0 ||
+        make_dir(e, UID_NODE, 0700, "%s/sandboxes", st) < 0 || make_dir(e, UID_REDIS, 0700, "%s/redis", st) < 0 ||
+        make_dir(e, UID_MASTER, 0700, "%s/master", st) < 0 || make_dir(e, 0, 0755, "%s", run) < 0 ||
+        make_dir(e, 0, 0755, "%s/pid", run) < 0 || make_dir(e, UID_REDIS, 0755, "%s/redis", run) < 0 ||
+        make_dir(e, UID_NODE, 0755, "%s/sb", run) < 0)
+        return -1;
+    if (make_secrets(s, e) < 0 || make_redis(s, e) < 0)
+        return -1;
+    return make_config(s, e);
+}

@@ -1,0 +1,209 @@
+/* Owns the knowledge of what this platform needs from a Linux machine. The two kinds of KVM are told apart by one MSR
+ * (guest-kernel/README.md): 0x4b564d11 reads 0x4d5650 on hosts with the paravirtual, software kind. */
+#include "cli/checks.h"
+#include "lib/base/cleanup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/kvm.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/un.h>
+#include <netinet/in.h>
+
+#define MSR_PVM_PROBE 0x4b564d11u
+#define PVM_MAGIC 0x4d5650u
+#define MIN_FREE_GIB 5
+#define MIN_MEMORY_MIB 2048
+
+static char summary[160];
+
+static struct check_result result(enum check_level level, const char *name, const char *fix, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static struct check_result result(enum check_level level, const char *name, const char *fix, const char *fmt, ...)
+{
+    struct check_result r = {.level = level, .name = name};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(r.finding, sizeof r.finding, fmt, ap);
+    va_end(ap);
+    if (level != CHECK_OK)
+        snprintf(r.fix, sizeof r.fix, "%s", fix);
+    return r;
+}
+
+static const char *kvm_kind(int kvm)
+{
+    struct {
+        struct kvm_msrs head;
+        struct kvm_msr_entry entry;
+    } probe = {.head.nmsrs = 1, .entry.index = MSR_PVM_PROBE};
+    _cleanup_close_ int vm = ioctl(kvm, KVM_CREATE_VM, 0);
+    _cleanup_close_ int vcpu = vm < 0 ? -1 : ioctl(vm, KVM_CREATE_VCPU, 0);
+    if (vcpu < 0)
+        return NULL;
+    bool pvm = ioctl(vcpu, KVM_GET_MSRS, &probe) == 1 && probe.entry.data == PVM_MAGIC;
+    return pvm ? "pvm" : "hardware";
+}
+
+static struct check_result check_kvm(void)
+{
+    _cleanup_close_ int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+    if (kvm < 0)
+        return result(CHECK_BAD, "kvm", "load kvm_intel or kvm_amd, or use a machine with /dev/kvm", "/dev/kvm: %s",
+                      strerror(errno));
+    int version = ioctl(kvm, KVM_GET_API_VERSION, 0);
+    const char *kind = kvm_kind(kvm);
+    if (version != KVM_API_VERSION || !kind)
+        return result(CHECK_BAD, "kvm", "the host's KVM must speak API version 12", "version %d, no VM could be made: %s",
+                      version, strerror(errno));
+    return result(CHECK_OK, "kvm", "", "%s kind", kind);
+}
+
+static struct check_result check_root(void)
+{
+    if (geteuid() == 0)
+        return result(CHECK_OK, "root", "", "yes; only the jailer keeps it");
+    return result(CHECK_BAD, "root", "run with sudo", "uid %u", geteuid());
+}
+
+static struct check_result check_tun(void)
+{
+    if (access("/dev/net/tun", R_OK | W_OK) == 0)
+        return result(CHECK_OK, "tun", "", "/dev/net/tun");
+    return result(CHECK_BAD, "tun", "modprobe tun", "/dev/net/tun: %s", strerror(errno));
+}
+
+static struct check_result check_cgroup(void)
+{
+    _cleanup_fclose_ FILE *f = fopen("/sys/fs/cgroup/cgroup.controllers", "re");
+    char line[256] = "";
+    if (f && fgets(line, sizeof line, f) && strstr(line, "memory") && strstr(line, "cpu"))
+        return result(CHECK_OK, "cgroup", "", "v2");
+    if (access("/sys/fs/cgroup/memory", F_OK) == 0 && access("/sys/fs/cgroup/cpu", F_OK) == 0)
+        return result(CHECK_OK, "cgroup", "", "v1 (cpu, memory%s)", access("/sys/fs/cgroup/pids", F_OK) == 0 ? ", pids" : "");
+    return result(CHECK_WARN, "cgroup", "mount cgroup2 with the cpu, memory and pids controllers",
+                  "no cpu and memory controllers: VMs run without limits of the host's");
+}
+
+/* Asks the file system itself: tries to clone a small file in the state directory. */
+static struct check_result check_reflink(const struct settings *s)
+{
+    char a[256], b[256];
+    snprintf(a, sizeof a, "%s/.probe-a", s->state_dir);
+    snprintf(b, sizeof b, "%s/.probe-b", s->state_dir);
+    _cleanup_close_ int from = open(a, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    _cleanup_close_ int to = open(b, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    bool can = from >= 0 && to >= 0 && write(from, "x", 1) == 1 && ioctl(to, FICLONE, from) == 0;
+    unlink(a);
+    unlink(b);
+    if (can)
+        return result(CHECK_OK, "reflink", "", "%s clones files", s->state_dir);
+    return result(CHECK_WARN, "reflink", "put the state directory on XFS (reflink=1) or btrfs", "%s",
+                  from < 0 ? "the state directory does not exist yet" : "no; layers are copied sparsely instead");
+}
+
+static struct check_result check_disk(const struct settings *s)
+{
+    struct statvfs v;
+    const char *dir = access(s->state_dir, F_OK) == 0 ? s->state_dir : "/";
+    if (statvfs(dir, &v) < 0)
+        return result(CHECK_BAD, "disk", "choose another --state", "%s: %s", dir, strerror(errno));
+    double gib = (double)v.f_bavail * (double)v.f_frsize / (1024.0 * 1024 * 1024);
+    return result(gib < MIN_FREE_GIB ? CHECK_WARN : CHECK_OK, "disk", "templates and kernels want 5 GiB", "%.1f GiB free at %s",
+                  gib, dir);
+}
+
+static struct check_result check_memory(void)
+{
+    struct sysinfo si;
+    sysinfo(&si);
+    unsigned long mib = (unsigned long)((unsigned long long)si.totalram * si.mem_unit >> 20);
+    return result(mib < MIN_MEMORY_MIB ? CHECK_WARN : CHECK_OK, "memory", "2 GiB or more", "%lu MiB, %ld cores", mib,
+                  sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+static struct check_result check_btf(void)
+{
+    if (access("/sys/kernel/btf/vmlinux", R_OK) == 0)
+        return result(CHECK_OK, "bpf", "", "kernel type information is there");
+    return result(CHECK_WARN, "bpf", "a kernel with CONFIG_DEBUG_INFO_BTF", "no /sys/kernel/btf/vmlinux: no sandbox network");
+}
+
+static bool port_taken(int port)
+{
+    _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    return bind(fd, (struct sockaddr *)&a, sizeof a) < 0 && errno == EADDRINUSE;
+}
+
+static struct check_result check_ports(const struct settings *s)
+{
+    static const int offsets[] = {0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141};
+    char lock[256];
+    snprintf(lock, sizeof lock, "%s/pid/cube-api", s->run_dir);
+    if (access(lock, F_OK) == 0)
+        return result(CHECK_OK, "ports", "", "in use by this cluster");
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+        if (port_taken(s->port_base + offsets[i]))
+            return result(CHECK_BAD, "ports", "end the other program, or choose --port-base N", "127.0.0.1:%d is taken",
+                          s->port_base + offsets[i]);
+    return result(CHECK_OK, "ports", "", "%d… are free", s->port_base);
+}
+
+static struct check_result check_redis(const struct settings *s)
+{
+    if (s->redis[0])
+        return result(CHECK_OK, "redis", "", "%s (given)", s->redis);
+    if (access("/usr/bin/redis-server", X_OK) == 0)
+        return result(CHECK_OK, "redis", "", "redis-server is installed");
+    return result(CHECK_BAD, "redis", "apt-get install redis-server, or --redis ADDRESS", "no redis-server");
+}
+
+int checks_run(const struct settings *s, struct check_result out[CHECKS_MAX])
+{
+    int n = 0;
+    out[n++] = check_root();
+    out[n++] = check_kvm();
+    out[n++] = check_tun();
+    out[n++] = check_cgroup();
+    out[n++] = check_btf();
+    out[n++] = check_memory();
+    out[n++] = check_disk(s);
+    out[n++] = check_reflink(s);
+    out[n++] = check_redis(s);
+    out[n++] = check_ports(s);
+    return n;
+}
+
+int checks_required(const struct settings *s, struct err *e)
+{
+    struct check_result r[CHECKS_MAX];
+    int n = checks_run(s, r);
+    size_t used = 0;
+    summary[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        if (r[i].level == CHECK_BAD) {
+            err_set(e, ERR_UNAVAILABLE, "%s: %s", r[i].name, r[i].finding);
+            return err_remedy(e, "%s", r[i].fix);
+        }
+        if (i == 1 || i == 3 || i == 5)
+            used += (size_t)snprintf(summary + used, sizeof summary - used, "%s%s %s", used ? "; " : "", r[i].name, r[i].finding);
+    }
+    return 0;
+}
+
+const char *checks_summary(void)
+{
+    return summary;
+}

@@ -1,0 +1,24 @@
+/* What a machine must and should have; each check with its finding and the fix. */
+#pragma once
+
+#include "cli/settings.h"
+
+enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
+
+struct check_result {
+    enum check_level level;
+    const char *name;
+    char finding[160];
+    char fix[160]; /* "" when there is nothing to fix */
+};
+
+#define CHECKS_MAX 16
+
+/** Runs all checks; returns how many results were stored. Changes nothing on the machine but a probe file in the state directory. */
+int checks_run(const struct settings *s, struct check_result out[CHECKS_MAX]);
+
+/** Fails with the first check that forbids running; used by `cube up`. */
+int checks_required(const struct settings *s, struct err *e);
+
+/** One line about the machine, after checks_required: "pvm KVM, cgroup v1, 2 cores, 23 GiB". */
+const char *checks_summary(void);

@@ -1,0 +1,29 @@
+/* `cube doctor`: every check of this machine with its fix. */
+#include "cli/checks.h"
+#include "cli/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int cmd_doctor(int argc, char **argv)
+{
+    struct settings s;
+    settings_load(&s);
+    for (int i = 1; i < argc; i++) {
+        if (settings_option(&s, argc, argv, &i))
+            continue;
+        printf("NAME\n    cube doctor - what this machine lacks, with the fix\n\nSYNOPSIS\n    cube doctor [--state DIR] [--port-base N]\n\n"
+               "EXIT STATUS\n    0 ready, 1 something forbids running\n");
+        return strcmp(argv[i], "--help") == 0 ? 0 : 2;
+    }
+    static const char *const marks[] = {"ok", "warn", "BAD"};
+    struct check_result r[CHECKS_MAX];
+    int n = checks_run(&s, r), bad = 0;
+    for (int i = 0; i < n; i++) {
+        printf("  %-5s %-8s %s\n", marks[r[i].level], r[i].name, r[i].finding);
+        if (r[i].fix[0])
+            printf("        %-8s fix: %s\n", "", r[i].fix);
+        bad += r[i].level == CHECK_BAD;
+    }
+    return bad ? 1 : 0;
+}
