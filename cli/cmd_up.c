@@ -11,6 +11,7 @@
 #include "lib/base/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
