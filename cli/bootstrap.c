@@ -1,5 +1,5 @@
-/* Owns the files of <state> that `cube up` makes; invariant: a secret is created with its final mode and owner, never widened, and a
- * file that exists is kept, so that a second run changes no key. */
+/* Owns the files of <state> that `cube up` makes; invariant: a secret is created with its final mode and
+ * owner, never widened, and a file that exists is kept, so that a second run changes no key. */
 #include "cli/bootstrap.h"
 #include "cli/daemons.h"
 #include "lib/base/cleanup.h"
@@ -34,8 +34,10 @@ static int make_dir(struct err *e, uid_t owner, mode_t mode, const char *fmt, ..
     return 0;
 }
 
-/* Writes a new file with its final owner and mode under a temporary name, then links it: an existing one wins. */
-static int write_once(const char *path, const char *text, uid_t uid, gid_t gid, mode_t mode, bool replace, struct err *e)
+/* Writes a new file with its final owner and mode under a temporary name, then links it: an existing one
+ * wins. */
+static int write_once(const char *path, const char *text, uid_t uid, gid_t gid, mode_t mode, bool replace,
+                      struct err *e)
 {
     if (!replace && access(path, F_OK) == 0)
         return 0;
@@ -62,7 +64,8 @@ static void random_hex(char *out, size_t bytes)
         sprintf(out + 2 * i, "%02x", raw[i]);
 }
 
-/* Each key is read by the program that proves itself with it (owner) and by the one that checks it (group). */
+/* Each key is read by the program that proves itself with it (owner) and by the one that checks it (group).
+ */
 static const struct {
     const char *file;
     const char *prefix;
@@ -109,16 +112,19 @@ static int read_secret(const struct settings *s, const char *file, char *out, si
     return 0;
 }
 
-/* One ACL user per program (contracts/internal.md §3): masters write the cell, the others write only their own keys. */
+/* One ACL user per program (contracts/internal.md §3): masters write the cell, the others write only their
+ * own keys. */
 static const struct {
     const char *user;
     const char *rules;
 } acl[] = {
     {"master", "~{c0}:* +@all -@admin -@dangerous +info +keys"},
     {"api", "%R~{c0}:svc:* ~{c0}:svc:api:* ~{c0}:rl:* +@read +@write +@connection +@scripting -@dangerous"},
-    {"lifecycle", "%R~{c0}:dl:* %R~{c0}:sb:* %R~{c0}:svc:* %R~{c0}:ev %R~{c0}:act:* %R~{c0}:meta ~{c0}:claim:* "
-                  "~{c0}:svc:lifecycle:* +@read +@write +@connection +@scripting +@blocking -@dangerous"},
-    {"proxy", "%R~{c0}:rt:* %R~{c0}:ev %R~{c0}:svc:* %R~{c0}:meta ~{c0}:svc:proxy:* +@read +@write +@connection +@scripting "
+    {"lifecycle",
+     "%R~{c0}:dl:* %R~{c0}:sb:* %R~{c0}:svc:* %R~{c0}:ev %R~{c0}:act:* %R~{c0}:meta ~{c0}:claim:* "
+     "~{c0}:svc:lifecycle:* +@read +@write +@connection +@scripting +@blocking -@dangerous"},
+    {"proxy", "%R~{c0}:rt:* %R~{c0}:ev %R~{c0}:svc:* %R~{c0}:meta ~{c0}:svc:proxy:* +@read +@write "
+              "+@connection +@scripting "
               "+@blocking -@dangerous"},
 };
 
@@ -130,13 +136,15 @@ static int make_redis(const struct settings *s, struct err *e)
         snprintf(file, sizeof file, "redis-%s.pw", acl[i].user);
         if (read_secret(s, file, pw, sizeof pw, e) < 0)
             return -1;
-        n += (size_t)snprintf(text + n, sizeof text - n, "user %s on >%s resetchannels %s\n", acl[i].user, pw, acl[i].rules);
+        n += (size_t)snprintf(text + n, sizeof text - n, "user %s on >%s resetchannels %s\n", acl[i].user, pw,
+                              acl[i].rules);
     }
     snprintf(path, sizeof path, "%s/redis/users.acl", s->state_dir);
     if (write_once(path, text, UID_REDIS, UID_REDIS, 0600, true, e) < 0)
         return -1;
     snprintf(text, sizeof text,
-             "# made by `cube up`\nport 0\nunixsocket %s/redis/redis.sock\nunixsocketperm 777\ndir %s/redis\naclfile %s\n"
+             "# made by `cube up`\nport 0\nunixsocket %s/redis/redis.sock\nunixsocketperm 777\ndir "
+             "%s/redis\naclfile %s\n"
              "appendonly yes\nappendfsync everysec\nsave \"\"\ndaemonize no\nmaxmemory-policy noeviction\n",
              s->run_dir, s->state_dir, path);
     snprintf(path, sizeof path, "%s/redis/redis.conf", s->state_dir);
@@ -156,18 +164,20 @@ static int make_config(const struct settings *s, struct err *e)
              "# made by `cube up`; every key can be overridden by CUBE_<SECTION>_<KEY>\n"
              "common:\n  state_dir: %s\n  run_dir: %s\n  key_dir: %s/keys\n  redis: %s\n"
              "api:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
-             "  redis_user: api\n  redis_password_file: %s/keys/redis-api.pw\n  admin_token_file: %s/keys/admin_token\n"
+             "  redis_user: api\n  redis_password_file: %s/keys/redis-api.pw\n  admin_token_file: "
+             "%s/keys/admin_token\n"
              "master:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n"
              "  redis_user: master\n  redis_password_file: %s/keys/redis-master.pw\n"
              "lifecycle:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
              "  redis_user: lifecycle\n  redis_password_file: %s/keys/redis-lifecycle.pw\n"
-             "proxy:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n  lifecycle: 127.0.0.1:%d\n"
+             "proxy:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n  "
+             "lifecycle: 127.0.0.1:%d\n"
              "  redis_user: proxy\n  redis_password_file: %s/keys/redis-proxy.pw\n"
              "node:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
              "  relay_address: 127.0.0.1:%d\n"
              "relay:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n",
-             st, s->run_dir, st, redis, b, b + 100, b + 10, st, st, b + 10, b + 110, st, b + 30, b + 130, b + 10, st, b + 20,
-             b + 120, b, b + 30, st, b + 40, b + 140, b + 10, b + 41, b + 41, b + 141);
+             st, s->run_dir, st, redis, b, b + 100, b + 10, st, st, b + 10, b + 110, st, b + 30, b + 130,
+             b + 10, st, b + 20, b + 120, b, b + 30, st, b + 40, b + 140, b + 10, b + 41, b + 41, b + 141);
     snprintf(path, sizeof path, "%s/cube.yaml", st);
     return write_once(path, text, 0, 0, 0644, true, e);
 }
@@ -177,7 +187,8 @@ int bootstrap(const struct settings *s, struct err *e)
     const char *st = s->state_dir, *run = s->run_dir;
     if (make_dir(e, 0, 0755, "%s", st) < 0 || make_dir(e, 0, 0755, "%s/keys", st) < 0 ||
         make_dir(e, 0, 0755, "%s/log", st) < 0 || make_dir(e, UID_NODE, 0755, "%s/store", st) < 0 ||
-        make_dir(e, UID_NODE, 0700, "%s/sandboxes", st) < 0 || make_dir(e, UID_REDIS, 0700, "%s/redis", st) < 0 ||
+        make_dir(e, UID_NODE, 0700, "%s/sandboxes", st) < 0 ||
+        make_dir(e, UID_REDIS, 0700, "%s/redis", st) < 0 ||
         make_dir(e, UID_MASTER, 0700, "%s/master", st) < 0 || make_dir(e, 0, 0755, "%s", run) < 0 ||
         make_dir(e, 0, 0755, "%s/pid", run) < 0 || make_dir(e, UID_REDIS, 0755, "%s/redis", run) < 0 ||
         make_dir(e, UID_NODE, 0755, "%s/sb", run) < 0)

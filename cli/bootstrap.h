@@ -1,4 +1,5 @@
-/* Makes what a cluster on one machine needs before its daemons start: directories, keys, Redis' and the daemons' configuration. */
+/* Makes what a cluster on one machine needs before its daemons start: directories, keys, Redis' and the
+ * daemons' configuration. */
 #pragma once
 
 #include "cli/settings.h"

@@ -1,5 +1,6 @@
-/* Owns the knowledge of what this platform needs from a Linux machine. The two kinds of KVM are told apart by one MSR
- * (guest-kernel/README.md): 0x4b564d11 reads 0x4d5650 on hosts with the paravirtual, software kind. */
+/* Owns the knowledge of what this platform needs from a Linux machine. The two kinds of KVM are told apart by
+ * one MSR (guest-kernel/README.md): 0x4b564d11 reads 0x4d5650 on hosts with the paravirtual, software kind.
+ */
 #include "cli/checks.h"
 #include "lib/base/cleanup.h"
 
@@ -25,10 +26,11 @@
 
 static char summary[160];
 
-static struct check_result result(enum check_level level, const char *name, const char *fix, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+static struct check_result result(enum check_level level, const char *name, const char *fix, const char *fmt,
+                                  ...) __attribute__((format(printf, 4, 5)));
 
-static struct check_result result(enum check_level level, const char *name, const char *fix, const char *fmt, ...)
+static struct check_result result(enum check_level level, const char *name, const char *fix, const char *fmt,
+                                  ...)
 {
     struct check_result r = {.level = level, .name = name};
     va_list ap;
@@ -54,17 +56,24 @@ static const char *kvm_kind(int kvm)
     return pvm ? "pvm" : "hardware";
 }
 
+const char *checks_kvm_kind(void)
+{
+    _cleanup_close_ int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+    const char *kind = kvm < 0 ? NULL : kvm_kind(kvm);
+    return kind ? kind : "none";
+}
+
 static struct check_result check_kvm(void)
 {
     _cleanup_close_ int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     if (kvm < 0)
-        return result(CHECK_BAD, "kvm", "load kvm_intel or kvm_amd, or use a machine with /dev/kvm", "/dev/kvm: %s",
-                      strerror(errno));
+        return result(CHECK_BAD, "kvm", "load kvm_intel or kvm_amd, or use a machine with /dev/kvm",
+                      "/dev/kvm: %s", strerror(errno));
     int version = ioctl(kvm, KVM_GET_API_VERSION, 0);
     const char *kind = kvm_kind(kvm);
     if (version != KVM_API_VERSION || !kind)
-        return result(CHECK_BAD, "kvm", "the host's KVM must speak API version 12", "version %d, no VM could be made: %s",
-                      version, strerror(errno));
+        return result(CHECK_BAD, "kvm", "the host's KVM must speak API version 12",
+                      "version %d, no VM could be made: %s", version, strerror(errno));
     return result(CHECK_OK, "kvm", "", "%s kind", kind);
 }
 
@@ -89,7 +98,8 @@ static struct check_result check_cgroup(void)
     if (f && fgets(line, sizeof line, f) && strstr(line, "memory") && strstr(line, "cpu"))
         return result(CHECK_OK, "cgroup", "", "v2");
     if (access("/sys/fs/cgroup/memory", F_OK) == 0 && access("/sys/fs/cgroup/cpu", F_OK) == 0)
-        return result(CHECK_OK, "cgroup", "", "v1 (cpu, memory%s)", access("/sys/fs/cgroup/pids", F_OK) == 0 ? ", pids" : "");
+        return result(CHECK_OK, "cgroup", "", "v1 (cpu, memory%s)",
+                      access("/sys/fs/cgroup/pids", F_OK) == 0 ? ", pids" : "");
     return result(CHECK_WARN, "cgroup", "mount cgroup2 with the cpu, memory and pids controllers",
                   "no cpu and memory controllers: VMs run without limits of the host's");
 }
@@ -108,7 +118,8 @@ static struct check_result check_reflink(const struct settings *s)
     if (can)
         return result(CHECK_OK, "reflink", "", "%s clones files", s->state_dir);
     return result(CHECK_WARN, "reflink", "put the state directory on XFS (reflink=1) or btrfs", "%s",
-                  from < 0 ? "the state directory does not exist yet" : "no; layers are copied sparsely instead");
+                  from < 0 ? "the state directory does not exist yet"
+                           : "no; layers are copied sparsely instead");
 }
 
 static struct check_result check_disk(const struct settings *s)
@@ -118,8 +129,8 @@ static struct check_result check_disk(const struct settings *s)
     if (statvfs(dir, &v) < 0)
         return result(CHECK_BAD, "disk", "choose another --state", "%s: %s", dir, strerror(errno));
     double gib = (double)v.f_bavail * (double)v.f_frsize / (1024.0 * 1024 * 1024);
-    return result(gib < MIN_FREE_GIB ? CHECK_WARN : CHECK_OK, "disk", "templates and kernels want 5 GiB", "%.1f GiB free at %s",
-                  gib, dir);
+    return result(gib < MIN_FREE_GIB ? CHECK_WARN : CHECK_OK, "disk", "templates and kernels want 5 GiB",
+                  "%.1f GiB free at %s", gib, dir);
 }
 
 static struct check_result check_memory(void)
@@ -127,21 +138,23 @@ static struct check_result check_memory(void)
     struct sysinfo si;
     sysinfo(&si);
     unsigned long mib = (unsigned long)((unsigned long long)si.totalram * si.mem_unit >> 20);
-    return result(mib < MIN_MEMORY_MIB ? CHECK_WARN : CHECK_OK, "memory", "2 GiB or more", "%lu MiB, %ld cores", mib,
-                  sysconf(_SC_NPROCESSORS_ONLN));
+    return result(mib < MIN_MEMORY_MIB ? CHECK_WARN : CHECK_OK, "memory", "2 GiB or more",
+                  "%lu MiB, %ld cores", mib, sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 static struct check_result check_btf(void)
 {
     if (access("/sys/kernel/btf/vmlinux", R_OK) == 0)
         return result(CHECK_OK, "bpf", "", "kernel type information is there");
-    return result(CHECK_WARN, "bpf", "a kernel with CONFIG_DEBUG_INFO_BTF", "no /sys/kernel/btf/vmlinux: no sandbox network");
+    return result(CHECK_WARN, "bpf", "a kernel with CONFIG_DEBUG_INFO_BTF",
+                  "no /sys/kernel/btf/vmlinux: no sandbox network");
 }
 
 static bool port_taken(int port)
 {
     _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     return bind(fd, (struct sockaddr *)&a, sizeof a) < 0 && errno == EADDRINUSE;
@@ -156,8 +169,8 @@ static struct check_result check_ports(const struct settings *s)
         return result(CHECK_OK, "ports", "", "in use by this cluster");
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
         if (port_taken(s->port_base + offsets[i]))
-            return result(CHECK_BAD, "ports", "end the other program, or choose --port-base N", "127.0.0.1:%d is taken",
-                          s->port_base + offsets[i]);
+            return result(CHECK_BAD, "ports", "end the other program, or choose --port-base N",
+                          "127.0.0.1:%d is taken", s->port_base + offsets[i]);
     return result(CHECK_OK, "ports", "", "%d… are free", s->port_base);
 }
 
@@ -198,7 +211,8 @@ int checks_required(const struct settings *s, struct err *e)
             return err_remedy(e, "%s", r[i].fix);
         }
         if (i == 1 || i == 3 || i == 5)
-            used += (size_t)snprintf(summary + used, sizeof summary - used, "%s%s %s", used ? "; " : "", r[i].name, r[i].finding);
+            used += (size_t)snprintf(summary + used, sizeof summary - used, "%s%s %s", used ? "; " : "",
+                                     r[i].name, r[i].finding);
     }
     return 0;
 }

@@ -14,7 +14,8 @@ struct check_result {
 
 #define CHECKS_MAX 16
 
-/** Runs all checks; returns how many results were stored. Changes nothing on the machine but a probe file in the state directory. */
+/** Runs all checks; returns how many results were stored. Changes nothing on the machine but a probe file in
+ * the state directory. */
 int checks_run(const struct settings *s, struct check_result out[CHECKS_MAX]);
 
 /** Fails with the first check that forbids running; used by `cube up`. */
@@ -22,3 +23,6 @@ int checks_required(const struct settings *s, struct err *e);
 
 /** One line about the machine, after checks_required: "pvm KVM, cgroup v1, 2 cores, 23 GiB". */
 const char *checks_summary(void);
+
+/** "pvm", "hardware" or "none". */
+const char *checks_kvm_kind(void);

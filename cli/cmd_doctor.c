@@ -12,7 +12,11 @@ int cmd_doctor(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (settings_option(&s, argc, argv, &i))
             continue;
-        printf("NAME\n    cube doctor - what this machine lacks, with the fix\n\nSYNOPSIS\n    cube doctor [--state DIR] [--port-base N]\n\n"
+        if (strcmp(argv[i], "--kind") == 0)
+            return puts(checks_kvm_kind()) < 0;
+        printf("NAME\n    cube doctor - what this machine lacks, with the fix\n\nSYNOPSIS\n    cube doctor "
+               "[--state DIR] [--port-base N] [--kind]\n\nOPTIONS\n    --kind   print only the kind of KVM: "
+               "pvm, hardware or none\n\n"
                "EXIT STATUS\n    0 ready, 1 something forbids running\n");
         return strcmp(argv[i], "--help") == 0 ? 0 : 2;
     }

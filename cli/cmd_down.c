@@ -1,5 +1,5 @@
-/* `cube down` and `cube status`. Down ends every running sandbox, the daemons and Redis, and sweeps what VMs left on the host; paused
- * sandboxes, templates and keys stay in the state directory. */
+/* `cube down` and `cube status`. Down ends every running sandbox, the daemons and Redis, and sweeps what VMs
+ * left on the host; paused sandboxes, templates and keys stay in the state directory. */
 #include "cli/commands.h"
 #include "cli/daemons.h"
 #include "cli/http.h"
@@ -14,7 +14,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* Best effort: with the API away, the sweep ends the VMs all the same and their records tell so at the next start. */
+/* Best effort: with the API away, the sweep ends the VMs all the same and their records tell so at the next
+ * start. */
 static int kill_sandboxes(struct settings *s)
 {
     struct err e = {0};
@@ -33,9 +34,11 @@ static int kill_sandboxes(struct settings *s)
         json_t *list = json_loadb(out.data ? out.data : "", out.len, 0, NULL);
         size_t i, before = (size_t)killed;
         json_t *one;
-        json_array_foreach(list, i, one) {
+        json_array_foreach(list, i, one)
+        {
             _cleanup_buf_ struct buf answer = {0};
-            snprintf(url, sizeof url, "%s/sandboxes/%s", s->api_url, json_string_value(json_object_get(one, "sandboxID")));
+            snprintf(url, sizeof url, "%s/sandboxes/%s", s->api_url,
+                     json_string_value(json_object_get(one, "sandboxID")));
             if (http_call("DELETE", url, headers, NULL, 20000, &status, &answer, &e) == 0 && status == 204)
                 killed++;
         }
@@ -87,8 +90,10 @@ int cmd_down(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (settings_option(&s, argc, argv, &i))
             continue;
-        printf("NAME\n    cube down - stop everything and leave nothing behind\n\nSYNOPSIS\n    cube down [--state DIR]\n\n"
-               "Running sandboxes are killed. Paused ones, templates, keys and logs stay in the state directory.\n");
+        printf("NAME\n    cube down - stop everything and leave nothing behind\n\nSYNOPSIS\n    cube down "
+               "[--state DIR]\n\n"
+               "Running sandboxes are killed. Paused ones, templates, keys and logs stay in the state "
+               "directory.\n");
         return strcmp(argv[i], "--help") == 0 ? 0 : 2;
     }
     unsetenv("E2B_API_KEY");
@@ -117,7 +122,8 @@ int cmd_status(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (settings_option(&s, argc, argv, &i))
             continue;
-        printf("NAME\n    cube status - which daemons run\n\nSYNOPSIS\n    cube status [--state DIR]\n\nEXIT STATUS\n    0 all run, 1 not all\n");
+        printf("NAME\n    cube status - which daemons run\n\nSYNOPSIS\n    cube status [--state DIR]\n\nEXIT "
+               "STATUS\n    0 all run, 1 not all\n");
         return strcmp(argv[i], "--help") == 0 ? 0 : 2;
     }
     int missing = supervise_pid(&s) > 0 ? 0 : 1;

@@ -12,7 +12,8 @@ int cmd_env(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (settings_option(&s, argc, argv, &i))
             continue;
-        printf("NAME\n    cube env - print the SDK's environment\n\nSYNOPSIS\n    eval \"$(cube env [--state DIR])\"\n");
+        printf("NAME\n    cube env - print the SDK's environment\n\nSYNOPSIS\n    eval \"$(cube env [--state "
+               "DIR])\"\n");
         return strcmp(argv[i], "--help") == 0 ? 0 : 2;
     }
     struct err e = {0};
@@ -20,6 +21,7 @@ int cmd_env(int argc, char **argv)
         fprintf(stderr, "cube env: %s\n  %s\n", e.msg, e.remedy);
         return 1;
     }
-    printf("export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n", s.api_key, s.api_url, s.sandbox_url);
+    printf("export E2B_API_KEY=%s\nexport E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n", s.api_key, s.api_url,
+           s.sandbox_url);
     return 0;
 }

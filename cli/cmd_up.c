@@ -39,7 +39,8 @@ static int usage(int status)
            "    --port-base N     first port: api N, master N+10, proxy N+20, node N+40; admin +100 (3000)\n"
            "    --redis ADDRESS   an existing Redis (host:port); default: one is started\n"
            "    --no-check        do not create a sandbox at the end\n"
-           "    --kernel, --base, --tools FILE   the guest's kernel, root file system and tools disk (set by ./cube)\n\n"
+           "    --kernel, --base, --tools FILE   the guest's kernel, root file system and tools disk (set by "
+           "./cube)\n\n"
            "A second run keeps keys and sandboxes, restarts what has a new program, and is quick.\n");
     return status;
 }
@@ -60,8 +61,8 @@ static int import_template(struct up *u, struct err *e)
     if (pid == 0) {
         dup2(fds[1], STDOUT_FILENO);
         daemon_drop_privileges(d);
-        execl(binary, "cube-node", "template", "import", "--config", config, "--name", "base", "--root", u->base, "--kernel",
-              u->kernel, "--tools", u->tools, (char *)NULL);
+        execl(binary, "cube-node", "template", "import", "--config", config, "--name", "base", "--root",
+              u->base, "--kernel", u->kernel, "--tools", u->tools, (char *)NULL);
         _exit(127);
     }
     close(fds[1]);
@@ -78,7 +79,8 @@ static int import_template(struct up *u, struct err *e)
     return 0;
 }
 
-/* Waits until `done` says yes; the condition lies in another process, so it is asked again every READY_POLL_MS. */
+/* Waits until `done` says yes; the condition lies in another process, so it is asked again every
+ * READY_POLL_MS. */
 static int wait_until(bool (*done)(void *arg, struct err *e), void *arg, struct err *e)
 {
     int64_t end = clock_boot_ms() + READY_WAIT_MS;
@@ -110,7 +112,8 @@ static bool daemons_ready(void *arg, struct err *e)
     return true;
 }
 
-static int admin_call(struct up *u, const char *method, const char *path, json_t *body, struct buf *answer, struct err *e)
+static int admin_call(struct up *u, const char *method, const char *path, json_t *body, struct buf *answer,
+                      struct err *e)
 {
     char url[512];
     snprintf(url, sizeof url, "%s%s", u->s.api_url, path);
@@ -137,17 +140,19 @@ static int register_catalog(struct up *u, struct err *e)
         return -1;
     _cleanup_buf_ struct buf answer = {0};
     if (admin_call(u, "POST", "/cube/v1/teams",
-                   json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "default", "slug", "default"), &answer, e) < 0)
+                   json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "default", "slug", "default"),
+                   &answer, e) < 0)
         return err_wrap(e, "making the team");
     buf_reset(&answer);
     if (admin_call(u, "POST", "/cube/v1/keys",
-                   json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "cube up", "key", u->s.api_key), &answer, e) < 0)
+                   json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "cube up", "key", u->s.api_key),
+                   &answer, e) < 0)
         return err_wrap(e, "registering the API key");
     buf_reset(&answer);
     if (admin_call(u, "POST", "/cube/v1/templates",
-                   json_pack("{s:s, s:[s], s:b, s:i, s:i, s:i, s:s, s:s}", "templateID", u->template_id, "aliases", "base",
-                             "public", 1, "cpuCount", 1, "memoryMB", 512, "diskSizeMB", 2048, "defaultUser", "user",
-                             "defaultWorkdir", "/home/user"),
+                   json_pack("{s:s, s:[s], s:b, s:i, s:i, s:i, s:s, s:s}", "templateID", u->template_id,
+                             "aliases", "base", "public", 1, "cpuCount", 1, "memoryMB", 512, "diskSizeMB",
+                             2048, "defaultUser", "user", "defaultWorkdir", "/home/user"),
                    &answer, e) < 0)
         return err_wrap(e, "registering the template");
     return 0;
@@ -163,10 +168,11 @@ static bool node_ready(void *arg, struct err *e)
     bool found = false;
     size_t i, k;
     json_t *node, *name;
-    json_array_foreach(nodes, i, node) {
+    json_array_foreach(nodes, i, node)
+    {
         const char *status = json_string_value(json_object_get(node, "status"));
-        json_array_foreach(json_object_get(node, "templates"), k, name)
-            found |= status && strcmp(status, "ready") == 0 && strcmp(json_string_value(name), u->template_id) == 0;
+        json_array_foreach(json_object_get(node, "templates"), k, name) found |=
+            status && strcmp(status, "ready") == 0 && strcmp(json_string_value(name), u->template_id) == 0;
     }
     json_decref(nodes);
     if (!found) {
@@ -189,7 +195,8 @@ static void keep_output(int stream, const char *p, size_t n, void *data)
         snprintf(c->output + have, sizeof c->output - have, "%.*s", (int)n, p);
 }
 
-static int check_call(struct check *c, const char *method, const char *path, const char *body, json_t **answer, struct err *e)
+static int check_call(struct check *c, const char *method, const char *path, const char *body,
+                      json_t **answer, struct err *e)
 {
     char url[512], key[96];
     snprintf(url, sizeof url, "%s%s", c->u->s.api_url, path);
@@ -314,7 +321,10 @@ int cmd_up(int argc, char **argv)
     snprintf(u.s.api_url, sizeof u.s.api_url, "http://127.0.0.1:%d", u.s.port_base);
     snprintf(u.s.sandbox_url, sizeof u.s.sandbox_url, "http://127.0.0.1:%d", u.s.port_base + 20);
     if (!u.kernel || !u.base || !u.tools)
-        return fprintf(stderr, "cube up: --kernel, --base and --tools are needed; `./cube up` makes and names them\n"), 2;
+        return fprintf(
+                   stderr,
+                   "cube up: --kernel, --base and --tools are needed; `./cube up` makes and names them\n"),
+               2;
 
     int64_t start = clock_mono_us();
     struct err e = {0};
@@ -324,7 +334,8 @@ int cmd_up(int argc, char **argv)
             fprintf(stderr, "  %s\n", e.remedy);
         return 1;
     }
-    printf("\nUp in %.1f s. For the SDKs:\n\n    export E2B_API_KEY=%s\n    export E2B_API_URL=%s\n    export E2B_SANDBOX_URL=%s\n\n"
+    printf("\nUp in %.1f s. For the SDKs:\n\n    export E2B_API_KEY=%s\n    export E2B_API_URL=%s\n    "
+           "export E2B_SANDBOX_URL=%s\n\n"
            "(or: eval \"$(./cube env)\")\n",
            (double)(clock_mono_us() - start) / 1e6, u.s.api_key, u.s.api_url, u.s.sandbox_url);
     return 0;

@@ -1,4 +1,5 @@
-/* Subcommands of `cube`. argv[0] is the command's name; the value is the exit status: 0 done, 1 failed, 2 wrong usage. */
+/* Subcommands of `cube`. argv[0] is the command's name; the value is the exit status: 0 done, 1 failed, 2
+ * wrong usage. */
 #pragma once
 
 int cmd_up(int argc, char **argv);

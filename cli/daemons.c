@@ -1,4 +1,5 @@
-/* Owns the table of daemons and the drop of privileges before exec; invariant: no daemon but the jailer runs as root. */
+/* Owns the table of daemons and the drop of privileges before exec; invariant: no daemon but the jailer runs
+ * as root. */
 #include "cli/daemons.h"
 #include "lib/base/log.h"
 
@@ -19,7 +20,11 @@ const struct daemon_spec daemon_table[] = {
     {.name = "cube-lifecycle", .binary = "lifecycle/cube-lifecycle", .uid = UID_LIFECYCLE, .admin_port = 130},
     {.name = "cube-api", .binary = "api/cube-api", .uid = UID_API, .admin_port = 100},
     {.name = "cube-jailer", .binary = "node/jailer/cube-jailer", .uid = 0, .admin_port = 0},
-    {.name = "cube-node", .binary = "node/daemon/cube-node", .uid = UID_NODE, .extra_group = UID_RELAY, .net_caps = true,
+    {.name = "cube-node",
+     .binary = "node/daemon/cube-node",
+     .uid = UID_NODE,
+     .extra_group = UID_RELAY,
+     .net_caps = true,
      .admin_port = 140},
     {.name = "cube-relay", .binary = "node/relay/cube-relay", .uid = UID_RELAY, .admin_port = 141},
     {.name = "cube-proxy", .binary = "proxy/cube-proxy", .uid = UID_PROXY, .admin_port = 120},

@@ -1,4 +1,5 @@
-/* Owns the client side of one Connect stream; invariant: an envelope is acted on only when it is whole and at most 4 MiB. */
+/* Owns the client side of one Connect stream; invariant: an envelope is acted on only when it is whole and at
+ * most 4 MiB. */
 #include "cli/envd.h"
 #include "cli/http.h"
 #include "lib/base/cleanup.h"
@@ -132,8 +133,8 @@ static void make_headers(const struct envd_target *t, long timeout_ms, struct he
 }
 
 int envd_run(const struct envd_target *t, char *const *argv, const char *cwd, long timeout_ms,
-             void (*out)(int stream, const char *p, size_t n, void *data), void *data, struct envd_result *result,
-             struct err *e)
+             void (*out)(int stream, const char *p, size_t n, void *data), void *data,
+             struct envd_result *result, struct err *e)
 {
     struct headers h;
     make_headers(t, timeout_ms, &h);
@@ -150,14 +151,15 @@ int envd_run(const struct envd_target *t, char *const *argv, const char *cwd, lo
 
     struct stream s = {.out = out, .data = data, .result = result, .e = e};
     long status = 0;
-    int bad = http_stream("POST", url, h.list, body.data, body.len, timeout_ms > 0 ? timeout_ms + 5000 : 0, &status,
-                          on_piece, &s, e);
+    int bad = http_stream("POST", url, h.list, body.data, body.len, timeout_ms > 0 ? timeout_ms + 5000 : 0,
+                          &status, on_piece, &s, e);
     if (bad == 0 && status != 200)
         bad = http_api_error(status, &s.in, e);
     else if (bad == 0 && s.failed)
         bad = -1;
     else if (bad == 0 && !s.ended)
-        bad = err_set(e, ERR_UNAVAILABLE, "the stream from sandbox %s ended before the command did", t->sandbox_id);
+        bad = err_set(e, ERR_UNAVAILABLE, "the stream from sandbox %s ended before the command did",
+                      t->sandbox_id);
     buf_free(&s.in);
     return bad;
 }

@@ -1,5 +1,5 @@
-/* Owns the use of libcurl; invariant: no redirect is followed, no proxy from the environment is used, and a collected answer
- * is bounded. */
+/* Owns the use of libcurl; invariant: no redirect is followed, no proxy from the environment is used, and a
+ * collected answer is bounded. */
 #include "cli/http.h"
 
 #include <curl/curl.h>
@@ -28,9 +28,9 @@ static size_t on_body(char *p, size_t size, size_t n, void *arg)
     return 0;
 }
 
-int http_stream(const char *method, const char *url, const char *const *headers, const void *body, size_t body_len,
-                long timeout_ms, long *status, bool (*piece)(const char *p, size_t n, void *data), void *data,
-                struct err *e)
+int http_stream(const char *method, const char *url, const char *const *headers, const void *body,
+                size_t body_len, long timeout_ms, long *status,
+                bool (*piece)(const char *p, size_t n, void *data), void *data, struct err *e)
 {
     CURL *c = curl_easy_init();
     if (!c)
@@ -74,10 +74,11 @@ static bool collect(const char *p, size_t n, void *data)
     return !out->failed;
 }
 
-int http_call(const char *method, const char *url, const char *const *headers, const char *body, long timeout_ms,
-              long *status, struct buf *out, struct err *e)
+int http_call(const char *method, const char *url, const char *const *headers, const char *body,
+              long timeout_ms, long *status, struct buf *out, struct err *e)
 {
-    return http_stream(method, url, headers, body, body ? strlen(body) : 0, timeout_ms, status, collect, out, e);
+    return http_stream(method, url, headers, body, body ? strlen(body) : 0, timeout_ms, status, collect, out,
+                       e);
 }
 
 static enum err_code code_of_status(long status)
@@ -93,7 +94,8 @@ int http_api_error(long status, struct buf *body, struct err *e)
     json_t *o = json_loadb(body->data ? body->data : "", body->len, JSON_REJECT_DUPLICATES, NULL);
     const char *message = json_string_value(json_object_get(o, "message"));
     const char *remedy = json_string_value(json_object_get(o, "remediation"));
-    err_set(e, code_of_status(status), "%ld: %s", status, message ? message : "the answer carries no message");
+    err_set(e, code_of_status(status), "%ld: %s", status,
+            message ? message : "the answer carries no message");
     if (remedy)
         err_remedy(e, "%s", remedy);
     json_decref(o);

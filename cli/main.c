@@ -30,12 +30,14 @@ static int help(int argc, char **argv)
         for (size_t i = 0; i < COMMANDS; i++)
             if (strcmp(commands[i].name, argv[1]) == 0 && commands[i].run != help)
                 return commands[i].run(2, (char *[]){argv[1], "--help", NULL});
-    printf("NAME\n    cube - sandboxes for AI agents on your own machines\n\nSYNOPSIS\n    cube COMMAND [OPTION]...\n\n"
+    printf("NAME\n    cube - sandboxes for AI agents on your own machines\n\nSYNOPSIS\n    cube COMMAND "
+           "[OPTION]...\n\n"
            "COMMANDS\n");
     for (size_t i = 0; i < COMMANDS; i++)
         printf("    %-10s %s\n", commands[i].name, commands[i].summary);
     printf("\nENVIRONMENT\n    CUBE_STATE_DIR, CUBE_RUN_DIR      where the cluster of this machine lives\n"
-           "    E2B_API_KEY, E2B_API_URL, E2B_SANDBOX_URL   another cluster\n\n`cube COMMAND --help` tells more.\n");
+           "    E2B_API_KEY, E2B_API_URL, E2B_SANDBOX_URL   another cluster\n\n`cube COMMAND --help` tells "
+           "more.\n");
     return 0;
 }
 

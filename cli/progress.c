@@ -1,4 +1,5 @@
-/* Owns how steps are shown: one line each, flushed at its beginning so that a reader knows what is waited for. */
+/* Owns how steps are shown: one line each, flushed at its beginning so that a reader knows what is waited
+ * for. */
 #include "cli/progress.h"
 #include "lib/base/clock.h"
 

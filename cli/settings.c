@@ -61,7 +61,8 @@ int settings_save(const struct settings *s, struct err *e)
     char path[256], tmp[264];
     snprintf(path, sizeof path, "%s/up.json", s->state_dir);
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
-    json_t *o = json_pack("{s:s, s:s, s:i}", "run_dir", s->run_dir, "redis", s->redis, "port_base", s->port_base);
+    json_t *o =
+        json_pack("{s:s, s:s, s:i}", "run_dir", s->run_dir, "redis", s->redis, "port_base", s->port_base);
     int bad = !o || json_dump_file(o, tmp, JSON_INDENT(2)) != 0 || rename(tmp, path) != 0;
     json_decref(o);
     return bad ? err_sys(e, ERR_INTERNAL, "writing %s", path) : 0;

@@ -11,16 +11,19 @@ struct settings {
     char sandbox_url[256];
     char api_key[64]; /* $E2B_API_KEY, else <state>/keys/api_key */
     char redis[256];  /* "" = started by `cube up` */
-    int port_base;    /* api = +0, master = +10, proxy = +20/+21, lifecycle = +30, node = +40, relay = +41; admin = +100 */
+    int port_base; /* api = +0, master = +10, proxy = +20/+21, lifecycle = +30, node = +40, relay = +41; admin
+                      = +100 */
 };
 
-/** Fills from defaults, environment and <state>/up.json. Never fails: what is missing stays at its default. */
+/** Fills from defaults, environment and <state>/up.json. Never fails: what is missing stays at its default.
+ */
 void settings_load(struct settings *s);
 
 /** Writes <state>/up.json (0644; holds no secret). */
 int settings_save(const struct settings *s, struct err *e);
 
-/** Takes `--state DIR`, `--run DIR`, `--port-base N` or `--redis ADDRESS` at argv[*i]; true when it was one of them. */
+/** Takes `--state DIR`, `--run DIR`, `--port-base N` or `--redis ADDRESS` at argv[*i]; true when it was one
+ * of them. */
 bool settings_option(struct settings *s, int argc, char **argv, int *i);
 
 /** Reads the API key file into s->api_key when it is still empty. */

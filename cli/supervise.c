@@ -1,5 +1,6 @@
-/* Owns the daemons of this machine; invariants: one supervisor per run directory (a lock that dies with it), a daemon that
- * ends is started again after a growing pause, and VM processes are never its children: they belong to the jailer. */
+/* Owns the daemons of this machine; invariants: one supervisor per run directory (a lock that dies with it),
+ * a daemon that ends is started again after a growing pause, and VM processes are never its children: they
+ * belong to the jailer. */
 #include "cli/supervise.h"
 #include "cli/daemons.h"
 #include "lib/base/cleanup.h"
@@ -139,8 +140,9 @@ static void ended(struct supervisor *sv, struct child *c, int status)
     c->pause_ms = c->pause_ms ? c->pause_ms * 2 : (c->refreshing ? 1 : PAUSE_MIN_MS);
     if (c->pause_ms > PAUSE_MAX_MS)
         c->pause_ms = PAUSE_MAX_MS;
-    log_line(c->refreshing || sv->stopping ? LOG_INFO : LOG_WARN, NULL, "%s (pid %d) ended: %s %d", c->spec->name, c->pid,
-             WIFSIGNALED(status) ? "signal" : "exit status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    log_line(c->refreshing || sv->stopping ? LOG_INFO : LOG_WARN, NULL, "%s (pid %d) ended: %s %d",
+             c->spec->name, c->pid, WIFSIGNALED(status) ? "signal" : "exit status",
+             WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     c->pid = 0;
     c->refreshing = false;
     c->start_at_ms = now + c->pause_ms;
@@ -162,8 +164,9 @@ static bool program_changed(const struct child *c)
     char binary[512];
     struct stat st;
     daemon_binary(c->spec, binary, sizeof binary);
-    return stat(binary, &st) == 0 && (st.st_dev != c->dev || st.st_ino != c->ino || st.st_mtim.tv_sec != c->mtime.tv_sec ||
-                                      st.st_mtim.tv_nsec != c->mtime.tv_nsec);
+    return stat(binary, &st) == 0 &&
+           (st.st_dev != c->dev || st.st_ino != c->ino || st.st_mtim.tv_sec != c->mtime.tv_sec ||
+            st.st_mtim.tv_nsec != c->mtime.tv_nsec);
 }
 
 static void refresh(struct supervisor *sv)

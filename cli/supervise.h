@@ -1,11 +1,13 @@
-/* The supervisor of one machine's daemons: starts them, restarts those that die, stops them in reverse order. */
+/* The supervisor of one machine's daemons: starts them, restarts those that die, stops them in reverse order.
+ */
 #pragma once
 
 #include "cli/settings.h"
 
 #include <sys/types.h>
 
-/** Starts the supervisor in the background; it holds <run>/supervisor.lock while it lives. Returns when it has the lock. */
+/** Starts the supervisor in the background; it holds <run>/supervisor.lock while it lives. Returns when it
+ * has the lock. */
 int supervise_start(const struct settings *s, struct err *e);
 
 /** The supervisor's pid, or 0 when none runs. */

@@ -1,5 +1,5 @@
-/* Owns the table of error codes; invariant: one row per code, in the order of the enum, so that HTTP status, gRPC
- * status and name of a code are decided here and nowhere else. */
+/* Owns the table of error codes; invariant: one row per code, in the order of the enum, so that HTTP status,
+ * gRPC status and name of a code are decided here and nowhere else. */
 #include "lib/base/err.h"
 
 #include <errno.h>
@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* gRPC numbers: https grpc status code table: 1 cancelled, 3 invalid, 4 deadline, 5 not found, 7 denied,
- * 8 exhausted, 9 precondition, 10 aborted, 12 unimplemented, 13 internal, 14 unavailable, 16 unauthenticated. */
+ * 8 exhausted, 9 precondition, 10 aborted, 12 unimplemented, 13 internal, 14 unavailable, 16 unauthenticated.
+ */
 static const struct {
     const char *name;
     int http;

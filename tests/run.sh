@@ -1,0 +1,54 @@
+#!/bin/bash
+# The whole test suite: `./cube test` and CI. Prints the time per area and closes with "N passed, N failed, N skipped".
+#   tests/run.sh            every area
+#   tests/run.sh AREA...    only these: build unit guest vmm node control api ingress rpc net kernel e2e chaos fuzz sanitize svm docs
+# Each area is a script tests/areas/NN-NAME.sh. It prints one line per test: "PASS name", "FAIL name: why" or "SKIP name: why"; its exit
+# status other than 0 counts as one failure more. Everything else that it prints goes to its log.
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+export CUBE_ROOT=$root CUBE_BUILD_DIR="${CUBE_BUILD_DIR:-$root/build}" CUBE_CACHE="${CUBE_CACHE:-/var/cache/cube}"
+logs=${CUBE_TEST_LOGS:-$CUBE_BUILD_DIR/test-logs}
+mkdir -p "$logs"
+cd "$root" || exit 1
+
+passed=0 failed=0 skipped=0
+declare -a skips=() fails=() times=()
+started=$(date +%s)
+
+for script in tests/areas/*.sh; do
+    area=$(basename "$script" .sh)
+    area=${area#[0-9][0-9]-}
+    if [ $# -gt 0 ]; then
+        case " $* " in *" $area "*) ;; *) continue ;; esac
+    fi
+    limit=$(sed -n 's/^# limit: \([0-9]*\) s.*/\1/p' "$script")
+    t0=$(date +%s)
+    echo "== $area"
+    log=$logs/$area.log
+    timeout --kill-after=20 "${limit:-600}" bash "$script" >"$log" 2>&1 </dev/null
+    status=$?
+    p=$(grep -c '^PASS ' "$log")
+    f=$(grep -c '^FAIL ' "$log")
+    s=$(grep -c '^SKIP ' "$log")
+    if [ $status -ne 0 ] && [ "$f" -eq 0 ]; then
+        f=1
+        [ $status -eq 124 ] && why="took longer than ${limit:-600} s" || why="ended with status $status"
+        fails+=("$area: $why")
+        tail -n 40 "$log"
+    fi
+    while IFS= read -r line; do fails+=("$area: ${line#FAIL }"); done < <(grep '^FAIL ' "$log")
+    while IFS= read -r line; do skips+=("$area: ${line#SKIP }"); done < <(grep '^SKIP ' "$log")
+    grep '^FAIL ' "$log"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    t=$(($(date +%s) - t0))
+    times+=("$(printf '%-10s %4d s   %d passed, %d failed, %d skipped' "$area" "$t" "$p" "$f" "$s")")
+    echo "   $p passed, $f failed, $s skipped in $t s (log: $log)"
+done
+
+echo
+printf '%s\n' "${times[@]}"
+printf '%-10s %4d s\n' total $(($(date +%s) - started))
+[ ${#skips[@]} -eq 0 ] || { echo; printf 'skipped  %s\n' "${skips[@]}"; }
+[ ${#fails[@]} -eq 0 ] || { echo; printf 'failed   %s\n' "${fails[@]}"; }
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
