@@ -1,0 +1,46 @@
+# A whole cluster on free ports: `cube up`, the unmodified SDK, wrong input, kill -9 of each daemon, `cube down`, census.
+# limit: 900 s
+set -u
+cd "$CUBE_ROOT" || exit 1
+work=$(mktemp -d /tmp/cube-e2e-XXXXXX)
+export CUBE_STATE_DIR=$work/state CUBE_RUN_DIR=$work/run
+base=$(python3 -c '
+import random, socket
+while True:
+    b = random.randrange(20000, 30000, 10)
+    try:
+        for o in (0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141):
+            s = socket.socket(); s.bind(("127.0.0.1", b + o)); s.close()
+        print(b); break
+    except OSError:
+        pass')
+options=(--state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR" --port-base "$base")
+finish() {
+    ./cube down "${options[@]}" >/dev/null 2>&1
+    [ -n "${KEEP:-}" ] || rm -rf "$work"
+}
+trap finish EXIT
+
+if ./cube up "${options[@]}"; then echo "PASS e2e: cube up"; else
+    echo "FAIL e2e: cube up"
+    tail -n 15 "$CUBE_STATE_DIR"/log/*.log
+    exit 0
+fi
+start=$(date +%s%N)
+./cube up "${options[@]}" && warm=$((($(date +%s%N) - start) / 1000000)) &&
+    { [ $warm -le 10000 ] && echo "PASS e2e: a warm cube up takes at most 10 s" || echo "FAIL e2e: a warm cube up took $warm ms"; }
+eval "$(./cube env --state "$CUBE_STATE_DIR")"
+modules=$(tests/lib/node_modules.sh | tail -n 1)
+ln -sfn "$modules" "$work/node_modules"
+cp tests/e2e/*.mjs "$work/"
+for suite in sdk bad_input chaos; do
+    node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
+done
+./cube status --state "$CUBE_STATE_DIR" && echo "PASS e2e: cube status" || echo "FAIL e2e: cube status"
+./cube down "${options[@]}" && echo "PASS e2e: cube down" || echo "FAIL e2e: cube down"
+left=$(tests/e2e/census.sh "$CUBE_STATE_DIR" "$CUBE_RUN_DIR")
+if [ -z "$left" ]; then echo "PASS e2e: nothing is left after cube down"; else
+    echo "FAIL e2e: left after cube down: $(printf '%s' "$left" | tr '\n' ';')"
+fi
+grep -l 'ERROR: AddressSanitizer\|runtime error' "$CUBE_STATE_DIR"/log/*.log && echo "FAIL e2e: sanitizer reports in the logs"
+exit 0

@@ -1,0 +1,71 @@
+// kill -9 of each daemon in turn (proof c): the sandbox answers again and its VM process is the same one.
+import { readFileSync, readdirSync, existsSync } from 'node:fs'
+import { Sandbox } from 'e2b'
+import { equal, ok, test, until } from './check.mjs'
+
+const run = process.env.CUBE_RUN_DIR
+
+function vmProcesses() {
+  const found = []
+  for (const pid of readdirSync('/proc')) {
+    if (!/^\d+$/.test(pid)) continue
+    try {
+      const comm = readFileSync(`/proc/${pid}/comm`, 'utf8').trim()
+      if (comm !== 'cube-vmm') continue
+      const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+      found.push(`${pid}@${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]}`)
+    } catch {
+      // ended meanwhile
+    }
+  }
+  return found.sort()
+}
+
+function pidOf(name) {
+  const path = `${run}/pid/${name}`
+  return existsSync(path) ? Number(readFileSync(path, 'utf8')) : 0
+}
+
+const sandbox = await Sandbox.create('base', { timeoutMs: 600_000 })
+await sandbox.files.write('marker', 'still here')
+const bootId = (await sandbox.commands.run('cat /proc/sys/kernel/random/boot_id')).stdout
+const before = vmProcesses()
+
+for (const name of ['cube-api', 'cube-master', 'cube-proxy', 'cube-lifecycle', 'cube-relay', 'cube-node', 'cube-jailer']) {
+  await test(`chaos: kill -9 ${name}; the sandbox answers again from the same VM`, async () => {
+    const old = pidOf(name)
+    ok(old > 0, `${name} does not run`)
+    process.kill(old, 'SIGKILL')
+    await until(() => pidOf(name) > 0 && pidOf(name) !== old, 10_000, `${name} started again`)
+    const text = await until(async () => {
+      try {
+        return (await sandbox.commands.run('cat marker /proc/sys/kernel/random/boot_id', { timeoutMs: 5000 })).stdout
+      } catch {
+        return null
+      }
+    }, 20_000, 'the sandbox answers')
+    equal(text, `still here${bootId}`, 'the same guest')
+    const info = await until(async () => {
+      try {
+        return await sandbox.getInfo()
+      } catch {
+        return null
+      }
+    }, 20_000, 'the API knows it')
+    equal(info.state, 'running', 'state')
+    for (const vm of before) ok(vmProcesses().includes(vm), `VM process ${vm} is gone; now ${vmProcesses()}`)
+  })
+}
+
+await test('chaos: create and kill work after all of it', async () => {
+  const other = await until(async () => {
+    try {
+      return await Sandbox.create('base')
+    } catch {
+      return null
+    }
+  }, 20_000, 'create')
+  equal((await other.commands.run('echo ok')).stdout, 'ok\n', 'run')
+  equal(await other.kill(), true, 'kill')
+  equal(await sandbox.kill(), true, 'kill of the first')
+})

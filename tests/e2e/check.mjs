@@ -1,0 +1,48 @@
+// A small test harness: each test prints PASS or FAIL in the form that tests/run.sh counts.
+import { isDeepStrictEqual } from 'node:util'
+
+export function equal(got, want, what) {
+  if (!isDeepStrictEqual(got, want))
+    throw new Error(`${what}: got ${JSON.stringify(got)}, want ${JSON.stringify(want)}`)
+}
+
+export function ok(value, what) {
+  if (!value) throw new Error(what)
+}
+
+export async function rejects(promise, name, what) {
+  try {
+    await promise
+  } catch (error) {
+    if (name && error.constructor.name !== name)
+      throw new Error(`${what}: rejected with ${error.constructor.name} (${error.message}), want ${name}`)
+    return error
+  }
+  throw new Error(`${what}: did not reject`)
+}
+
+export async function test(name, run) {
+  const start = performance.now()
+  try {
+    await run()
+    console.log(`PASS ${name}`)
+    console.log(`     ${(performance.now() - start).toFixed(0)} ms`)
+    return true
+  } catch (error) {
+    console.log(`FAIL ${name}: ${String(error.message).replaceAll('\n', ' | ')}`)
+    console.log(error.stack)
+    process.exitCode = 0 // the line above is the verdict
+    return false
+  }
+}
+
+// Waits for a condition of another process that sends no event; fails after `ms`.
+export async function until(condition, ms, what) {
+  const end = Date.now() + ms
+  for (;;) {
+    const value = await condition()
+    if (value) return value
+    if (Date.now() > end) throw new Error(`${what}: not within ${ms} ms`)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
