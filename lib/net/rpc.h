@@ -3,7 +3,8 @@
  * they are unpacked; only identity encoding.
  *
  * Peers prove themselves by mTLS (role in the certificate) or, on loopback and Unix sockets only, by a per-role key that
- * is sent as metadata `cube-role` + `cube-key` (internal.md §4). */
+ * is sent as metadata `cube-role` + `cube-key` (internal.md §4). Certificates name their role and node in the SAN, as URIs
+ * cube://role/<role> and cube://node/<id>, and carry the DNS name cube.internal. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -36,6 +37,7 @@ struct rpc_creds;
 /** Loads keys or certificates once; shared by servers and clients of the process. A server needs the keys of all roles
  *  that its methods allow; a missing file means that role cannot call. */
 struct rpc_creds *rpc_creds_load(const struct rpc_auth *auth, struct err *e);
+void rpc_creds_free(struct rpc_creds *c); /* after all servers and clients that use it */
 
 /* ---- server ---- */
 
@@ -44,15 +46,16 @@ struct rpc_call; /* one call on the server; lives until it was answered, failed,
 struct rpc_method {
     const char *path;    /* "/cube.master.v1.Sandboxes/Create" */
     const ProtobufCMessageDescriptor *in, *out;
-    unsigned roles;      /* or of rpc_role; others get PERMISSION_DENIED */
+    unsigned roles;      /* or of rpc_role; others get PERMISSION_DENIED; 0 = anybody, without credentials */
     bool client_stream;  /* on_message is called per message, on_end at half-close */
     /** Unary and server stream: called once with the request (owned by the caller; copy what you keep).
      *  Client stream: called once at the start with `in` NULL. */
     void (*start)(struct rpc_call *c, const ProtobufCMessage *in, void *service);
 };
 
-/** Every call ends with exactly one of rpc_reply (unary), rpc_finish (streams) or rpc_fail, at any later time. After that, or
- *  after `closed`, the pointer is dead. */
+/** Every call ends with exactly one of rpc_reply (unary and client stream), rpc_finish (server stream) or rpc_fail, at any later
+ *  time. After that, or after `closed`, the pointer is dead. Who sets no `closed` may (and must) still end a call whose
+ *  caller went away: the answer is dropped then. */
 void rpc_reply(struct rpc_call *c, const ProtobufCMessage *out);
 void rpc_fail(struct rpc_call *c, const struct err *e);
 /** Server stream: queues one message; returns false when more than 1 MiB waits (stop until `drained`). */
@@ -75,6 +78,7 @@ struct rpc_server *rpc_server_new(struct loop *l, struct rpc_creds *creds);
 /** `methods` ends with a zero path and is kept, not copied. grpc.health.v1.Health is served by itself. */
 void rpc_server_add(struct rpc_server *s, const struct rpc_method *methods, void *service);
 int rpc_server_listen(struct rpc_server *s, const char *address, struct err *e); /* plaintext off loopback is refused */
+int rpc_server_port(struct rpc_server *s);                                        /* the port in use, or -1 */
 void rpc_server_set_serving(struct rpc_server *s, bool serving);                 /* what Health answers */
 void rpc_server_drain(struct rpc_server *s, void (*done)(void *data), void *data); /* GOAWAY, finish calls, then done */
 void rpc_server_free(struct rpc_server *s);
