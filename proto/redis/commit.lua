@@ -4,7 +4,7 @@
 --
 -- ARGV: prefix, id, then pairs. Names: now, if_rev ("" = any, "0" = must not exist), to ("" = no change of state), gen, owner, op_ms,
 -- ratio_mem, ratio_cpu (thousandths), mem (MiB to reserve), idem ("<team>:<key>"), idem_value, force (take resources without a check),
--- unconfirmed | confirmed (of killed), "=field" record, "~field" route, "#" index tag, "@kind" timeline event.
+-- "=field" record, "~field" route, "#" index tag, "@kind" timeline event.
 -- Answers: ok state gen rev | missing | conflict state gen rev | illegal from to | full resource have need | closed why |
 -- quota resource limit used retry_ms | idem value | recovering until_ms
 local id = ARGV[2]
@@ -115,6 +115,8 @@ if fresh and creating then
   end
 end
 
+local now_unconfirmed = now_value('unconfirmed') ~= ''
+
 -- From here on everything is written.
 local rev = num(old.rev) + 1
 set.state, set.gen, set.rev, set.upd = to, text(gen), text(rev), text(now)
@@ -136,12 +138,12 @@ end
 -- Reservation and quota follow the state.
 local keeps = holds or to == 'killing'
 if held_on ~= '' and (held_on ~= node or not keeps) then
-  reservation_set(held_on, id, nil)
+  reservation_set(held_on, id, nil, team)
   redis.call('HDEL', key('act', held_on), id)
   set.held = ''
 end
 if holds and held_on ~= node then
-  reservation_set(node, id, text(num(opt.mem)) .. ' ' .. text(nominal) .. ' ' .. text(vcpus * 1000))
+  reservation_set(node, id, text(num(opt.mem)) .. ' ' .. text(nominal) .. ' ' .. text(vcpus * 1000), team)
   set.held = node
 end
 if counted ~= (old.counted == '1') then
@@ -153,7 +155,7 @@ if counted ~= (old.counted == '1') then
 end
 if (old.node or '') ~= '' and old.node ~= node then redis.call('SREM', key('ix', 'node', old.node), id) end
 if node ~= '' then
-  if to == 'failed' or (to == 'killed' and not opt.unconfirmed) then
+  if to == 'failed' or (to == 'killed' and not now_unconfirmed) then
     redis.call('SREM', key('ix', 'node', node), id)
   else
     redis.call('SADD', key('ix', 'node', node), id)
@@ -225,7 +227,7 @@ end
 -- How long what ended stays: the timeline a day, a tombstone until its node confirmed and at least an hour.
 if spec.final then
   redis.call('PEXPIRE', tl, 86400000)
-  if to == 'killed' and opt.unconfirmed then
+  if to == 'killed' and now_unconfirmed then
     redis.call('SADD', key('tomb', node), id)
     redis.call('PERSIST', sb)
   elseif to == 'killed' then

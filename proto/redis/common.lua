@@ -32,7 +32,8 @@ local function reservation_parts(s)
 end
 
 -- Counters move only when the entry in the hash really changed, so that nothing is released or taken twice.
-local function reservation_set(node, id, value)
+-- `team` moves with the entry's existence; the node's hash keeps a count per team, by which masters spread them.
+local function reservation_set(node, id, value, team)
   local res, h = key('res', node), key('node', node)
   local old = redis.call('HGET', res, id)
   if (old or '') == (value or '') then return end
@@ -48,5 +49,8 @@ local function reservation_set(node, id, value)
   redis.call('HINCRBY', h, 'r_nominal', text(n1 - n0))
   redis.call('HINCRBY', h, 'r_cpu', text(c1 - c0))
   redis.call('HINCRBY', h, 'r_count', (value and 1 or 0) - (old and 1 or 0))
+  if (value ~= nil) ~= (old and true or false) and (team or '') ~= '' then
+    if redis.call('HINCRBY', h, 't:' .. team, value and 1 or -1) <= 0 then redis.call('HDEL', h, 't:' .. team) end
+  end
   node_changed(node)
 end

@@ -24,6 +24,7 @@ local function verdict(id, class, gen, r)
   if r[3] ~= node then return 'elsewhere' end
   local have = num(r[2])
   if state == 'creating' or state == 'resuming' then return gen > have and 'differs' or nil end
+  if class == 'paused' and state == 'paused' and gen <= have then return nil end -- a refused resume used up generations
   if gen ~= have then return 'differs' end
   if state == 'pausing' then return class == 'ended' and 'differs' or nil end
   if class == state then return nil end
@@ -53,7 +54,7 @@ for i = at, #ARGV, 10 do
         local mem, nominal, cpu = reservation_parts(held)
         local need = math.min(math.max(32, rss + math.max(16, math.floor(rss / 8))), nominal + 64)
         if math.abs(need - mem) >= 16 then
-          reservation_set(node, id, text(need) .. ' ' .. text(nominal) .. ' ' .. text(cpu))
+          reservation_set(node, id, text(need) .. ' ' .. text(nominal) .. ' ' .. text(cpu), nil)
         end
       end
     end
