@@ -1,7 +1,7 @@
 /* Owns the stacks of fibers and the switch between them and the loop. Invariant: a fiber runs only from the loop's own
  * stack (never from another fiber), so a callback that sets an event only queues the waiter and returns; and a waiter
  * checks its condition again after each wake, so a late timer or a second wake is harmless. */
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 
 #include <pthread.h>
 #include <stdlib.h>

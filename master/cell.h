@@ -1,0 +1,26 @@
+/* The cell as a whole: whether Redis is there and whole, who else lives, and the journal from which the catalog comes back. */
+#pragma once
+
+#include "master/master.h"
+
+/** Connects to Redis, opens or finds the cell, announces this master, follows route events. */
+void cell_start(struct master *m);
+/** A node sent a full report: while recovering, the cell is ready once all known nodes have. In a fiber. */
+void cell_node_reported(struct master *m, const char *node);
+
+/** Ends all report streams, so that the nodes register and report in full again. */
+void links_reset(const char *why);
+
+/* ---- journal of the catalog (internal.md §3) ---- */
+
+struct journal *journal_open(const char *path, struct err *e); /* makes it when it is missing; checks every line */
+const char *journal_id(const struct journal *j);
+bool journal_fresh(const struct journal *j);                    /* this process made it */
+/** Appends one entry and makes it durable; blocking, catalog writes are rare. */
+int journal_append(struct journal *j, const char *kind, const void *payload, size_t n, struct err *e);
+/** Replays the final state into Redis where entries are missing; in a fiber. */
+int journal_replay(struct master *m, struct err *e);
+/** Remembers that this node exists; at most once per process and node. */
+void journal_node(struct master *m, const char *node);
+/** Names of the nodes of the journal, one call each. */
+void journal_nodes(struct master *m, void (*each)(const char *node, void *data), void *data);
