@@ -1,4 +1,5 @@
-/* Scope-bound ownership: a variable marked with one of these releases what it holds when it goes out of scope. */
+/* Scope-bound ownership: a variable marked with one of these releases what it holds when it goes out of
+ * scope. */
 #pragma once
 
 #include <dirent.h>

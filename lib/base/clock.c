@@ -1,4 +1,5 @@
-/* Owns the reading of clocks; invariant: each function reads one clock in one unit, so callers never convert. */
+/* Owns the reading of clocks; invariant: each function reads one clock in one unit, so callers never convert.
+ */
 #include "lib/base/clock.h"
 
 #include <time.h>

@@ -1,12 +1,12 @@
-/* One error, as every function of the platform reports it: what was being done to which thing, the errno, and a
- * stable code that reaches the API. */
+/* One error, as every function of the platform reports it: what was being done to which thing, the errno, and
+ * a stable code that reaches the API. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/** Stable error codes. The name (`err_code_name`) is what the API shows as `error_code`; the HTTP status and the gRPC
- *  status are derived from it in one place each (`err_code_http`, `err_code_grpc`). */
+/** Stable error codes. The name (`err_code_name`) is what the API shows as `error_code`; the HTTP status and
+ * the gRPC status are derived from it in one place each (`err_code_http`, `err_code_grpc`). */
 enum err_code {
     ERR_OK = 0,
     ERR_INVALID,            /* the caller's input is wrong: 400 */
@@ -40,7 +40,8 @@ struct err {
 /** Fills `e` (may be NULL) and returns -1. */
 int err_set(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/** As `err_set`, from `errno`: appends ": strerror", and maps ENOSPC/EDQUOT to ERR_STORAGE_FULL, ENOENT to what was given. */
+/** As `err_set`, from `errno`: appends ": strerror", and maps ENOSPC/EDQUOT to ERR_STORAGE_FULL, ENOENT to
+ * what was given. */
 int err_sys(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /** Puts "prefix: " before the message of an error that came from below; returns -1. */

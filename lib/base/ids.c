@@ -1,5 +1,5 @@
-/* Owns random identifiers, hex and the comparison of secrets; invariant: every random character has the same chance
- * (bytes past the last whole multiple of the alphabet are thrown away). */
+/* Owns random identifiers, hex and the comparison of secrets; invariant: every random character has the same
+ * chance (bytes past the last whole multiple of the alphabet are thrown away). */
 #include "lib/base/ids.h"
 
 #include <errno.h>

@@ -7,7 +7,8 @@
 
 #define SANDBOX_ID_LEN 21 /* 'i' + 20 of [a-z0-9]; contracts/e2b.md §7 */
 
-/** Writes a sandbox ID: 'i', the cell character, 19 random characters (DESIGN.md §4). `out` holds 22 bytes. */
+/** Writes a sandbox ID: 'i', the cell character, 19 random characters (DESIGN.md §4). `out` holds 22 bytes.
+ */
 void id_sandbox(char out[SANDBOX_ID_LEN + 1], char cell);
 
 /** Whether `s` of `n` bytes has the shape of a sandbox ID: 'i' + 20 of [a-z0-9]. */

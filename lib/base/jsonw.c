@@ -1,4 +1,5 @@
-/* Owns the text form of JSON values; invariant: whatever bytes come in, what goes out is valid JSON in valid UTF-8. */
+/* Owns the text form of JSON values; invariant: whatever bytes come in, what goes out is valid JSON in valid
+ * UTF-8. */
 #include "lib/base/jsonw.h"
 
 #include <math.h>
@@ -39,8 +40,8 @@ void jsonw_arr_end(struct jsonw *w)
     w->comma = true;
 }
 
-/* Length of the UTF-8 sequence at `s` (of `n` bytes), 0 when it is not one: overlong forms, surrogates and values above
- * U+10FFFF are refused (RFC 3629 §4). */
+/* Length of the UTF-8 sequence at `s` (of `n` bytes), 0 when it is not one: overlong forms, surrogates and
+ * values above U+10FFFF are refused (RFC 3629 §4). */
 static size_t sequence(const uint8_t *s, size_t n)
 {
     if (s[0] < 0x80)
@@ -59,8 +60,8 @@ static size_t sequence(const uint8_t *s, size_t n)
     return 0;
 }
 
-/* The escape of a character that must not stand for itself, or NULL. Besides what JSON asks for, the line separators
- * that break consumers of lines are escaped: U+0085, U+2028, U+2029. */
+/* The escape of a character that must not stand for itself, or NULL. Besides what JSON asks for, the line
+ * separators that break consumers of lines are escaped: U+0085, U+2028, U+2029. */
 static const char *escape(const uint8_t *s, size_t len, char text[8])
 {
     if (len == 1) {
@@ -181,7 +182,8 @@ void jsonw_base64(struct jsonw *w, const void *p, size_t n)
     buf_putc(w->out, '"');
     for (size_t i = 0; i < n; i += 3) {
         size_t have = n - i < 3 ? n - i : 3;
-        uint32_t v = (uint32_t)in[i] << 16 | (have > 1 ? (uint32_t)in[i + 1] << 8 : 0) | (have > 2 ? in[i + 2] : 0);
+        uint32_t v =
+            (uint32_t)in[i] << 16 | (have > 1 ? (uint32_t)in[i + 1] << 8 : 0) | (have > 2 ? in[i + 2] : 0);
         char four[4] = {digits[v >> 18], digits[v >> 12 & 63], have > 1 ? digits[v >> 6 & 63] : '=',
                         have > 2 ? digits[v & 63] : '='};
         buf_append(w->out, four, 4);

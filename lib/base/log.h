@@ -1,4 +1,5 @@
-/* JSON-line log on stderr (contracts/internal.md §12): {ts, level, prog, msg, sandbox, gen, trace, error_code}. */
+/* JSON-line log on stderr (contracts/internal.md §12): {ts, level, prog, msg, sandbox, gen, trace,
+ * error_code}. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -21,7 +22,8 @@ void log_init(const char *prog, enum log_level least);
 /** Parses debug|info|warn|error; returns false for anything else. */
 bool log_level_parse(const char *s, enum log_level *out);
 
-/** Writes one line with a single write(2); never blocks on a lock, never allocates; lines are cut at 4 KiB. */
+/** Writes one line with a single write(2); never blocks on a lock, never allocates; lines are cut at 4 KiB.
+ */
 void log_line(enum log_level level, const struct log_about *about, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

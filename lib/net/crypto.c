@@ -1,5 +1,5 @@
-/* Owns hashes, MACs and the derivation of tokens from the cluster's seed; invariant: the texts that go into a derivation
- * are those of internal.md §5 and §9 and are written nowhere else. */
+/* Owns hashes, MACs and the derivation of tokens from the cluster's seed; invariant: the texts that go into a
+ * derivation are those of internal.md §5 and §9 and are written nowhere else. */
 #include "lib/net/crypto.h"
 
 #include "lib/base/cleanup.h"
@@ -48,8 +48,8 @@ int secret_file_load(const char *path, uint8_t out[32], struct err *e)
     if (!S_ISREG(st.st_mode))
         return err_set(e, ERR_INTERNAL, "the secret file %s is no regular file", path);
     if (st.st_mode & 0037) {
-        err_set(e, ERR_INTERNAL, "the secret file %s has mode %04o, which lets others read or change it", path,
-                st.st_mode & 07777);
+        err_set(e, ERR_INTERNAL, "the secret file %s has mode %04o, which lets others read or change it",
+                path, st.st_mode & 07777);
         return err_remedy(e, "chmod 0600 %s", path);
     }
     char text[80];

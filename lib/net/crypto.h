@@ -19,6 +19,8 @@ struct seed {
 };
 int seed_load(const char *path, struct seed *out, struct err *e);
 
-void token_envd(const struct seed *s, const char *sandbox_id, char out[65]);    /* hex HMAC(seed, id) */
-void token_traffic(const struct seed *s, const char *sandbox_id, char out[65]); /* hex HMAC(seed, "traffic-" id) */
-void ticket_derive(const struct seed *s, const char *sandbox_id, uint64_t gen, uint8_t out[32]); /* HMAC(seed, "ticket-" id "-" gen) */
+void token_envd(const struct seed *s, const char *sandbox_id, char out[65]); /* hex HMAC(seed, id) */
+void token_traffic(const struct seed *s, const char *sandbox_id,
+                   char out[65]); /* hex HMAC(seed, "traffic-" id) */
+void ticket_derive(const struct seed *s, const char *sandbox_id, uint64_t gen,
+                   uint8_t out[32]); /* HMAC(seed, "ticket-" id "-" gen) */

@@ -1,5 +1,5 @@
-/* Owns the way in for JSON; invariant: no document reaches jansson's recursive parser before its size and nesting are
- * known to be within bounds. */
+/* Owns the way in for JSON; invariant: no document reaches jansson's recursive parser before its size and
+ * nesting are known to be within bounds. */
 #include "lib/net/jsonin.h"
 
 #include <inttypes.h>
@@ -58,9 +58,14 @@ json_t *jsonin_load_object(const char *text, size_t n, size_t max, struct err *e
 
 const char *jsonin_type(const json_t *v)
 {
-    static const char *const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string", [JSON_INTEGER] = "an integer",
-        [JSON_REAL] = "a number with a fraction", [JSON_TRUE] = "a boolean", [JSON_FALSE] = "a boolean", [JSON_NULL] = "null"};
+    static const char *const names[] = {[JSON_OBJECT] = "an object",
+                                        [JSON_ARRAY] = "an array",
+                                        [JSON_STRING] = "a string",
+                                        [JSON_INTEGER] = "an integer",
+                                        [JSON_REAL] = "a number with a fraction",
+                                        [JSON_TRUE] = "a boolean",
+                                        [JSON_FALSE] = "a boolean",
+                                        [JSON_NULL] = "null"};
     return v ? names[json_typeof(v)] : "absent";
 }
 
@@ -83,7 +88,8 @@ int jsonin_str(const json_t *obj, const char *key, size_t max, const char **out,
     if (!json_is_string(v))
         return wrong(key, "a string", v, e);
     if (json_string_length(v) > max)
-        return err_set(e, ERR_INVALID, "%.60s has %zu bytes; at most %zu are allowed", key, json_string_length(v), max);
+        return err_set(e, ERR_INVALID, "%.60s has %zu bytes; at most %zu are allowed", key,
+                       json_string_length(v), max);
     *out = json_string_value(v); /* jansson has refused \u0000 in strings already */
     return 1;
 }
@@ -96,14 +102,16 @@ int jsonin_int(const json_t *obj, const char *key, int64_t min, int64_t max, int
     int64_t n;
     if (json_is_integer(v)) {
         n = json_integer_value(v);
-    } else if (json_is_real(v) && json_real_value(v) >= -9007199254740992.0 && json_real_value(v) <= 9007199254740992.0 &&
+    } else if (json_is_real(v) && json_real_value(v) >= -9007199254740992.0 &&
+               json_real_value(v) <= 9007199254740992.0 &&
                (double)(int64_t)json_real_value(v) == json_real_value(v)) {
         n = (int64_t)json_real_value(v); /* JavaScript knows one kind of number: 5.0 and 5e0 are 5 */
     } else {
         return wrong(key, "an integer", v, e);
     }
     if (n < min || n > max)
-        return err_set(e, ERR_INVALID, "%.60s is %" PRId64 "; it must be from %" PRId64 " to %" PRId64, key, n, min, max);
+        return err_set(e, ERR_INVALID, "%.60s is %" PRId64 "; it must be from %" PRId64 " to %" PRId64, key,
+                       n, min, max);
     *out = n;
     return 1;
 }
@@ -138,7 +146,8 @@ int jsonin_arr(const json_t *obj, const char *key, size_t max_items, const json_
     if (!json_is_array(v))
         return wrong(key, "an array", v, e);
     if (json_array_size(v) > max_items)
-        return err_set(e, ERR_INVALID, "%.60s has %zu items; at most %zu are allowed", key, json_array_size(v), max_items);
+        return err_set(e, ERR_INVALID, "%.60s has %zu items; at most %zu are allowed", key,
+                       json_array_size(v), max_items);
     *out = v;
     return 1;
 }

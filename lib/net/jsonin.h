@@ -1,4 +1,5 @@
-/* Reading JSON from outside: jansson with limits, and getters that say exactly what is wrong with a member. */
+/* Reading JSON from outside: jansson with limits, and getters that say exactly what is wrong with a member.
+ */
 #pragma once
 
 #include "lib/base/err.h"
@@ -10,15 +11,17 @@
 
 #define JSONIN_MAX_DEPTH 32
 
-/** Parses one document of at most `max` bytes: valid UTF-8, no duplicate keys, nothing behind it, nested at most
- *  JSONIN_MAX_DEPTH deep. The caller owns the result (json_decref). NULL: ERR_INVALID, or ERR_TOO_LARGE. */
+/** Parses one document of at most `max` bytes: valid UTF-8, no duplicate keys, nothing behind it, nested at
+ * most JSONIN_MAX_DEPTH deep. The caller owns the result (json_decref). NULL: ERR_INVALID, or ERR_TOO_LARGE.
+ */
 json_t *jsonin_load(const char *text, size_t n, size_t max, struct err *e);
 
 /** The same, and the document must be an object. */
 json_t *jsonin_load_object(const char *text, size_t n, size_t max, struct err *e);
 
-/* Getters of one member. Returns 1 when it is there, 0 when it is absent or null (`out` is untouched), -1 with an error
- * that names member, wanted and found type. Strings belong to the document. `max` bounds the bytes of a string. */
+/* Getters of one member. Returns 1 when it is there, 0 when it is absent or null (`out` is untouched), -1
+ * with an error that names member, wanted and found type. Strings belong to the document. `max` bounds the
+ * bytes of a string. */
 int jsonin_str(const json_t *obj, const char *key, size_t max, const char **out, struct err *e);
 int jsonin_int(const json_t *obj, const char *key, int64_t min, int64_t max, int64_t *out, struct err *e);
 int jsonin_bool(const json_t *obj, const char *key, bool *out, struct err *e);
@@ -27,7 +30,8 @@ int jsonin_arr(const json_t *obj, const char *key, size_t max_items, const json_
 
 /** As the getters, but an absent member is an error as well: returns 0 or -1. */
 int jsonin_need_str(const json_t *obj, const char *key, size_t max, const char **out, struct err *e);
-int jsonin_need_int(const json_t *obj, const char *key, int64_t min, int64_t max, int64_t *out, struct err *e);
+int jsonin_need_int(const json_t *obj, const char *key, int64_t min, int64_t max, int64_t *out,
+                    struct err *e);
 
 /** "string", "integer", … as people call it. */
 const char *jsonin_type(const json_t *v);

@@ -1,5 +1,6 @@
-/* Owns one turn of the loop: h2o's sockets first, then due timers, then deferred calls, then what these left pending in
- * h2o. Invariant: the thread sleeps in epoll only when no deferred call waits and no timer is due. */
+/* Owns one turn of the loop: h2o's sockets first, then due timers, then deferred calls, then what these left
+ * pending in h2o. Invariant: the thread sleeps in epoll only when no deferred call waits and no timer is due.
+ */
 #include "lib/net/loop_impl.h"
 
 #include "lib/base/clock.h"
@@ -134,7 +135,8 @@ void loop_defer_cancel(struct loop *l, struct loop_task *t)
     t->queued = false;
 }
 
-/* Runs what was queued before this call; what a task queues itself waits for the next turn, so sockets are not starved. */
+/* Runs what was queued before this call; what a task queues itself waits for the next turn, so sockets are
+ * not starved. */
 static void run_tasks(struct loop *l)
 {
     size_t n = 0;
@@ -192,7 +194,8 @@ struct loop_watch *loop_watch_read(struct loop *l, int fd, void (*ready)(void *d
         close(copy);
         return NULL;
     }
-    int flags = fcntl(fd, F_GETFL); /* h2o makes the shared file description non-blocking; the caller chose his mode */
+    int flags = fcntl(
+        fd, F_GETFL); /* h2o makes the shared file description non-blocking; the caller chose his mode */
     w->sock = h2o_evloop_socket_create(l->h2o, copy, H2O_SOCKET_FLAG_DONT_READ);
     if (flags >= 0)
         fcntl(fd, F_SETFL, flags);
@@ -222,7 +225,8 @@ static void on_signal(void *data)
                                                           l->signals->by_number[info.ssi_signo].data);
 }
 
-int loop_on_signal(struct loop *l, int signo, void (*handler)(int signo, void *data), void *data, struct err *e)
+int loop_on_signal(struct loop *l, int signo, void (*handler)(int signo, void *data), void *data,
+                   struct err *e)
 {
     if (!l->signals) {
         l->signals = calloc(1, sizeof *l->signals);

@@ -1,5 +1,6 @@
-/* The event loop of a daemon: one h2o event loop per thread, with what h2o 2.2.5 lacks: timers of any duration (a heap
- * behind one h2o timeout), readiness of foreign descriptors, deferred calls and signals (c-libraries.md §1.8). */
+/* The event loop of a daemon: one h2o event loop per thread, with what h2o 2.2.5 lacks: timers of any
+ * duration (a heap behind one h2o timeout), readiness of foreign descriptors, deferred calls and signals
+ * (c-libraries.md §1.8). */
 #pragma once
 
 #include "lib/base/err.h"
@@ -9,7 +10,8 @@
 
 struct loop;
 
-/** A loop for the calling thread; never freed before the thread ends its loop. NULL only when out of memory. */
+/** A loop for the calling thread; never freed before the thread ends its loop. NULL only when out of memory.
+ */
 struct loop *loop_new(void);
 void loop_free(struct loop *l);
 
@@ -23,8 +25,8 @@ void loop_stop(struct loop *l);
 /** Monotonic milliseconds as of this turn of the loop. */
 int64_t loop_now_ms(struct loop *l);
 
-/** A one-shot timer, embedded in the caller's object, zero-initialised. A handler may start it again. The object may be
- *  freed as soon as the timer is stopped or has fired. */
+/** A one-shot timer, embedded in the caller's object, zero-initialised. A handler may start it again. The
+ * object may be freed as soon as the timer is stopped or has fired. */
 struct loop_timer {
     void (*fire)(struct loop_timer *t);
     int64_t at_ms;
@@ -42,15 +44,16 @@ struct loop_task {
 void loop_defer(struct loop *l, struct loop_task *t);
 void loop_defer_cancel(struct loop *l, struct loop_task *t); /* before the object is freed; idempotent */
 
-/** Watches a descriptor (dup()ed inside; the caller keeps his own) for being readable. `ready` is called while it is
- *  readable (level-triggered). */
+/** Watches a descriptor (dup()ed inside; the caller keeps his own) for being readable. `ready` is called
+ * while it is readable (level-triggered). */
 struct loop_watch;
 struct loop_watch *loop_watch_read(struct loop *l, int fd, void (*ready)(void *data), void *data);
 void loop_watch_free(struct loop_watch *w);
 
-/** Calls `handler` from the loop when the process gets `signo` (blocks it and uses a signalfd). Call it before threads are
- *  started; children inherit the blocked signal, so whoever forks clears the mask. */
-int loop_on_signal(struct loop *l, int signo, void (*handler)(int signo, void *data), void *data, struct err *e);
+/** Calls `handler` from the loop when the process gets `signo` (blocks it and uses a signalfd). Call it
+ * before threads are started; children inherit the blocked signal, so whoever forks clears the mask. */
+int loop_on_signal(struct loop *l, int signo, void (*handler)(int signo, void *data), void *data,
+                   struct err *e);
 
 /** Runs a function on another loop's thread as soon as it can; safe from any thread. `run` gets `data`. */
 void loop_post(struct loop *target, void (*run)(void *data), void *data);
@@ -60,9 +63,11 @@ void loop_post(struct loop *target, void (*run)(void *data), void *data);
  *  `accepted` owns the socket; it was opened with DONT_READ when `raw` (bounded own reads). */
 struct loop_listener;
 struct loop_listener *loop_listen(struct loop *l, const char *address, bool reuseport, bool raw,
-                                  void (*accepted)(h2o_socket_t *sock, void *data), void *data, struct err *e);
-struct loop_listener *loop_listen_fd(struct loop *l, int fd, bool raw, void (*accepted)(h2o_socket_t *, void *),
-                                     void *data, struct err *e); /* takes the descriptor over */
+                                  void (*accepted)(h2o_socket_t *sock, void *data), void *data,
+                                  struct err *e);
+struct loop_listener *loop_listen_fd(struct loop *l, int fd, bool raw,
+                                     void (*accepted)(h2o_socket_t *, void *), void *data,
+                                     struct err *e); /* takes the descriptor over */
 int loop_listener_fd(struct loop_listener *ln);
 int loop_listener_port(struct loop_listener *ln); /* the port in use (after listening on port 0), or -1 */
 void loop_listener_free(struct loop_listener *ln);
@@ -70,5 +75,6 @@ void loop_listener_free(struct loop_listener *ln);
 /** Parses "host:port" with a numeric host, or "unix:/path", into a socket address. */
 int loop_address_parse(const char *address, struct sockaddr_storage *out, socklen_t *len, struct err *e);
 
-/** Whether the address is on the loopback interface or a Unix path: plaintext is allowed only there (internal.md §4). */
+/** Whether the address is on the loopback interface or a Unix path: plaintext is allowed only there
+ * (internal.md §4). */
 bool loop_address_is_local(const struct sockaddr_storage *a);

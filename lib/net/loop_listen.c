@@ -1,5 +1,5 @@
-/* Owns addresses and listening sockets; invariant: a listener accepts at most ACCEPT_BATCH connections per turn of the
- * loop, and rests when descriptors run out, so it can neither starve nor spin the loop. */
+/* Owns addresses and listening sockets; invariant: a listener accepts at most ACCEPT_BATCH connections per
+ * turn of the loop, and rests when descriptors run out, so it can neither starve nor spin the loop. */
 #include "lib/net/loop_impl.h"
 
 #include "lib/base/cleanup.h"
@@ -72,7 +72,8 @@ int loop_address_parse(const char *address, struct sockaddr_storage *out, sockle
         if (inet_pton(AF_INET, host, &in->sin_addr) == 1)
             return 0;
     }
-    return err_set(e, ERR_INVALID, "address %s: the host is not a numeric IPv4 address or [IPv6 address]", address);
+    return err_set(e, ERR_INVALID, "address %s: the host is not a numeric IPv4 address or [IPv6 address]",
+                   address);
 }
 
 bool loop_address_is_local(const struct sockaddr_storage *a)
@@ -127,8 +128,8 @@ static void on_connection(h2o_socket_t *sock, const char *err)
         free(ln);
 }
 
-struct loop_listener *loop_listen_fd(struct loop *l, int fd, bool raw, void (*accepted)(h2o_socket_t *, void *),
-                                     void *data, struct err *e)
+struct loop_listener *loop_listen_fd(struct loop *l, int fd, bool raw,
+                                     void (*accepted)(h2o_socket_t *, void *), void *data, struct err *e)
 {
     struct loop_listener *ln = calloc(1, sizeof *ln);
     if (!ln) {
@@ -143,7 +144,8 @@ struct loop_listener *loop_listen_fd(struct loop *l, int fd, bool raw, void (*ac
     return ln;
 }
 
-/* A Unix path that nobody answers on is left over from a process that was killed; one that answers is somebody's. */
+/* A Unix path that nobody answers on is left over from a process that was killed; one that answers is
+ * somebody's. */
 static int clear_stale_path(const struct sockaddr_storage *a, socklen_t len, struct err *e)
 {
     const char *path = ((const struct sockaddr_un *)a)->sun_path;

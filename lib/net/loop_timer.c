@@ -1,5 +1,5 @@
-/* Owns the heap of timers of a loop; invariant: t->slot is the position of t in the heap plus one, or 0 when it does not
- * run, so starting again and stopping need no search. */
+/* Owns the heap of timers of a loop; invariant: t->slot is the position of t in the heap plus one, or 0 when
+ * it does not run, so starting again and stopping need no search. */
 #include "lib/net/loop_impl.h"
 
 #include "lib/base/clock.h"

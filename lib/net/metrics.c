@@ -1,5 +1,5 @@
-/* Owns the list of metrics and its text form (Prometheus exposition 0.0.4); invariant: registration happens before the
- * threads start, so the list is read without a lock. */
+/* Owns the list of metrics and its text form (Prometheus exposition 0.0.4); invariant: registration happens
+ * before the threads start, so the list is read without a lock. */
 #include "lib/net/metrics.h"
 
 #include <inttypes.h>
@@ -15,7 +15,8 @@ static struct metric *first, **last = &first;
 void metric_register(struct metric *m)
 {
     for (struct metric *at = first; at; at = at->next) {
-        bool last_of_name = strcmp(at->name, m->name) == 0 && (!at->next || strcmp(at->next->name, m->name) != 0);
+        bool last_of_name =
+            strcmp(at->name, m->name) == 0 && (!at->next || strcmp(at->next->name, m->name) != 0);
         if (!last_of_name)
             continue;
         m->next = at->next;
@@ -66,7 +67,8 @@ static void write_histogram(struct buf *out, struct metric *m)
     int64_t limit = FIRST_BUCKET_US, below = 0;
     for (int i = 0; i < BUCKETS; i++, limit *= 2) {
         below += load(&m->buckets[i]);
-        buf_printf(out, "%s_bucket{%s%sle=\"%g\"} %" PRId64 "\n", m->name, labels, sep, (double)limit / 1e6, below);
+        buf_printf(out, "%s_bucket{%s%sle=\"%g\"} %" PRId64 "\n", m->name, labels, sep, (double)limit / 1e6,
+                   below);
     }
     int64_t n = load(&m->value);
     if (n < below)
@@ -82,7 +84,8 @@ void metrics_write(struct buf *out)
     const char *previous = "";
     for (struct metric *m = first; m; m = m->next) {
         if (strcmp(m->name, previous) != 0)
-            buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help ? m->help : "", m->name, types[m->kind]);
+            buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help ? m->help : "", m->name,
+                       types[m->kind]);
         previous = m->name;
         if (m->kind == METRIC_HISTOGRAM)
             write_histogram(out, m);

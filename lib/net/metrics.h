@@ -1,5 +1,5 @@
-/* Counters, gauges and fixed-bucket histograms with Prometheus text exposition. Registration at start only; updates are plain
- * relaxed atomics on the caller's memory, no lock, no allocation. */
+/* Counters, gauges and fixed-bucket histograms with Prometheus text exposition. Registration at start only;
+ * updates are plain relaxed atomics on the caller's memory, no lock, no allocation. */
 #pragma once
 
 #include "lib/base/buf.h"
@@ -9,9 +9,9 @@ struct metric {
     const char *labels; /* "path=\"/sandboxes\",code=\"201\"" or NULL */
     const char *help;
     enum { METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM } kind;
-    _Atomic int64_t value;            /* counter, gauge; histogram: number of observations */
-    _Atomic int64_t sum_us;           /* histogram */
-    _Atomic int64_t buckets[20];      /* histogram: le 50 µs · 2^i */
+    _Atomic int64_t value;       /* counter, gauge; histogram: number of observations */
+    _Atomic int64_t sum_us;      /* histogram */
+    _Atomic int64_t buckets[20]; /* histogram: le 50 µs · 2^i */
     struct metric *next;
 };
 

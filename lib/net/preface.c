@@ -1,5 +1,5 @@
-/* Owns the 64 bytes in front of every stream from the ingress to a relay, and the 16 bytes back; invariant: what
- * `preface_decode` accepts, `preface_encode` writes again byte for byte (given the ticket). */
+/* Owns the 64 bytes in front of every stream from the ingress to a relay, and the 16 bytes back; invariant:
+ * what `preface_decode` accepts, `preface_encode` writes again byte for byte (given the ticket). */
 #include "lib/net/preface.h"
 
 #include "lib/net/crypto.h"
@@ -8,7 +8,16 @@
 
 static const char magic[4] = {'C', 'B', 'R', '1'};
 
-enum { AT_VERSION = 4, AT_FLAGS = 5, AT_PORT = 6, AT_SANDBOX = 8, AT_GEN = 32, AT_EXPIRY = 40, AT_NONCE = 44, AT_MAC = 48 };
+enum {
+    AT_VERSION = 4,
+    AT_FLAGS = 5,
+    AT_PORT = 6,
+    AT_SANDBOX = 8,
+    AT_GEN = 32,
+    AT_EXPIRY = 40,
+    AT_NONCE = 44,
+    AT_MAC = 48
+};
 
 static void put(uint8_t *to, uint64_t v, int bytes)
 {

@@ -1,4 +1,5 @@
-/* The first bytes of every stream from the ingress to a node's relay, and the relay's answer (internal.md §5). */
+/* The first bytes of every stream from the ingress to a node's relay, and the relay's answer (internal.md
+ * §5). */
 #pragma once
 
 #include "lib/base/ids.h"

@@ -1,5 +1,5 @@
-/* Owns one look-up of a name; invariant: the object is freed on the loop's thread only, after the helper thread has posted
- * its result, so a cancelled look-up leaves nothing dangling. */
+/* Owns one look-up of a name; invariant: the object is freed on the loop's thread only, after the helper
+ * thread has posted its result, so a cancelled look-up leaves nothing dangling. */
 #include "lib/net/resolve.h"
 
 #include <netdb.h>
@@ -9,7 +9,8 @@
 
 struct resolve {
     struct loop *loop;
-    void (*done)(const struct sockaddr_storage *a, socklen_t len, const struct err *e, void *data); /* NULL: cancelled */
+    void (*done)(const struct sockaddr_storage *a, socklen_t len, const struct err *e,
+                 void *data); /* NULL: cancelled */
     void *data;
     struct loop_task task;
     bool threaded;
@@ -36,7 +37,8 @@ static void on_task(struct loop_task *t)
 static void *look_up(void *arg)
 {
     struct resolve *r = arg;
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG};
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG};
     struct addrinfo *list = NULL;
     int code = getaddrinfo(r->host, r->port, &hints, &list);
     if (code != 0) {
@@ -55,11 +57,12 @@ static void *look_up(void *arg)
 static bool split(struct resolve *r, const char *address)
 {
     const char *colon = strrchr(address, ':');
-    if (!colon || colon == address || (size_t)(colon - address) >= sizeof r->host || strlen(colon + 1) >= sizeof r->port ||
-        !colon[1])
+    if (!colon || colon == address || (size_t)(colon - address) >= sizeof r->host ||
+        strlen(colon + 1) >= sizeof r->port || !colon[1])
         return false;
     for (const char *p = address; p < colon; p++)
-        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || strchr(".-_", *p)))
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') ||
+              strchr(".-_", *p)))
             return false;
     memcpy(r->host, address, (size_t)(colon - address));
     strcpy(r->port, colon + 1);
@@ -67,7 +70,8 @@ static bool split(struct resolve *r, const char *address)
 }
 
 struct resolve *resolve_start(struct loop *l, const char *address,
-                              void (*done)(const struct sockaddr_storage *a, socklen_t len, const struct err *e, void *data),
+                              void (*done)(const struct sockaddr_storage *a, socklen_t len,
+                                           const struct err *e, void *data),
                               void *data)
 {
     struct resolve *r = calloc(1, sizeof *r);

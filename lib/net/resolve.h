@@ -1,4 +1,5 @@
-/* Names to addresses without stopping the loop: numeric addresses at once, names by getaddrinfo on a thread of their own. */
+/* Names to addresses without stopping the loop: numeric addresses at once, names by getaddrinfo on a thread
+ * of their own. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -6,9 +7,11 @@
 
 struct resolve;
 
-/** Resolves "host:port" (also numeric, IPv6 in brackets, and "unix:/path"). `done` is always called later, from the loop,
- *  with `a` NULL on failure. The result is freed by the caller's `resolve_cancel` only before `done`. */
+/** Resolves "host:port" (also numeric, IPv6 in brackets, and "unix:/path"). `done` is always called later,
+ * from the loop, with `a` NULL on failure. The result is freed by the caller's `resolve_cancel` only before
+ * `done`. */
 struct resolve *resolve_start(struct loop *l, const char *address,
-                              void (*done)(const struct sockaddr_storage *a, socklen_t len, const struct err *e, void *data),
+                              void (*done)(const struct sockaddr_storage *a, socklen_t len,
+                                           const struct err *e, void *data),
                               void *data);
 void resolve_cancel(struct resolve *r); /* no callback follows; NULL is allowed */

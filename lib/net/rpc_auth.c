@@ -1,5 +1,6 @@
-/* Owns keys and certificates; invariant: an identity is filled only from a certificate that OpenSSL has verified against
- * the cluster's CA. Roles and node IDs are URIs in the SAN: cube://role/<role>, cube://node/<id>. */
+/* Owns keys and certificates; invariant: an identity is filled only from a certificate that OpenSSL has
+ * verified against the cluster's CA. Roles and node IDs are URIs in the SAN: cube://role/<role>,
+ * cube://node/<id>. */
 #include "lib/net/rpc_impl.h"
 
 #include "lib/base/cleanup.h"
@@ -77,10 +78,12 @@ static int load_tls(struct rpc_creds *c, const struct rpc_auth *a, struct err *e
         return err_set(e, ERR_INVALID, "TLS inside the cluster needs all of ca, cert and key");
     _cleanup_fclose_ FILE *cert = fopen(a->cert, "re");
     if (!cert || !(c->cert = PEM_read_X509(cert, NULL, NULL, NULL)))
-        return cert ? tls_error(e, "reading the certificate", a->cert) : err_sys(e, ERR_INTERNAL, "opening %s", a->cert);
+        return cert ? tls_error(e, "reading the certificate", a->cert)
+                    : err_sys(e, ERR_INTERNAL, "opening %s", a->cert);
     _cleanup_fclose_ FILE *key = fopen(a->key, "re");
     if (!key || !(c->key = PEM_read_PrivateKey(key, NULL, NULL, NULL)))
-        return key ? tls_error(e, "reading the private key", a->key) : err_sys(e, ERR_INTERNAL, "opening %s", a->key);
+        return key ? tls_error(e, "reading the private key", a->key)
+                   : err_sys(e, ERR_INTERNAL, "opening %s", a->key);
     c->ca = X509_STORE_new();
     if (!c->ca || X509_STORE_load_file(c->ca, a->ca) != 1)
         return tls_error(e, "reading the CA", a->ca);
@@ -139,7 +142,8 @@ static int on_verify(X509_STORE_CTX *store, void *arg)
     *who = (struct rpc_identity){0};
     if (X509_verify_cert(store) != 1)
         return 0;
-    GENERAL_NAMES *names = X509_get_ext_d2i(X509_STORE_CTX_get0_cert(store), NID_subject_alt_name, NULL, NULL);
+    GENERAL_NAMES *names =
+        X509_get_ext_d2i(X509_STORE_CTX_get0_cert(store), NID_subject_alt_name, NULL, NULL);
     for (int i = 0; names && i < sk_GENERAL_NAME_num(names); i++) {
         const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
         if (name->type == GEN_URI)
@@ -149,8 +153,8 @@ static int on_verify(X509_STORE_CTX *store, void *arg)
     return 1;
 }
 
-/* One context per connection: h2o hides the SSL object, so the verified identity reaches us through the context's own
- * callback argument. Connections inside the cluster are few and long-lived. */
+/* One context per connection: h2o hides the SSL object, so the verified identity reaches us through the
+ * context's own callback argument. Connections inside the cluster are few and long-lived. */
 SSL_CTX *rpc_creds_tls(const struct rpc_creds *c, bool server, struct rpc_identity *who)
 {
     static const uint8_t alpn[] = {2, 'h', '2'};

@@ -1,5 +1,6 @@
-/* Owns the connection of a client to one address; invariant: calls wait in the queue only while an attempt to connect is
- * under way, so every call either goes out or fails as "never sent" at once when the attempt fails. */
+/* Owns the connection of a client to one address; invariant: calls wait in the queue only while an attempt to
+ * connect is under way, so every call either goes out or fails as "never sent" at once when the attempt
+ * fails. */
 #include "lib/net/rpc_client_impl.h"
 
 #include "lib/base/log.h"
@@ -143,7 +144,8 @@ static void on_connected(h2o_socket_t *sock, const char *err)
     }
     c->connecting = NULL;
     int on = 1;
-    setsockopt(h2o_socket_get_fd(sock), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* fails on Unix sockets, harmlessly */
+    setsockopt(h2o_socket_get_fd(sock), IPPROTO_TCP, TCP_NODELAY, &on,
+               sizeof on); /* fails on Unix sockets, harmlessly */
     struct client_conn *cc = calloc(1, sizeof *cc);
     if (!cc)
         abort();
@@ -187,8 +189,8 @@ static void connect_now(struct rpc_client *c)
     c->resolving = resolve_start(c->loop, c->address, on_resolved, c);
 }
 
-/* Sends what waits, or sees to it that there will be a connection. Calls are never sent from rpc_unary itself, so no
- * callback runs before that has returned. */
+/* Sends what waits, or sees to it that there will be a connection. Calls are never sent from rpc_unary
+ * itself, so no callback runs before that has returned. */
 static void on_flush(struct loop_task *t)
 {
     struct rpc_client *c = H2O_STRUCT_FROM_MEMBER(struct rpc_client, flush, t);
@@ -201,7 +203,8 @@ static void on_flush(struct loop_task *t)
     } else if (c->state == CLIENT_IDLE) {
         connect_now(c);
     } else if (c->state == CLIENT_WAITING) {
-        /* A new call may try earlier than the backoff says: a restarted peer is found by the first call that needs it. */
+        /* A new call may try earlier than the backoff says: a restarted peer is found by the first call that
+         * needs it. */
         if (loop_now_ms(c->loop) - c->failed_ms >= BACKOFF_FIRST_MS)
             connect_now(c);
         else
@@ -210,12 +213,16 @@ static void on_flush(struct loop_task *t)
     leave(c);
 }
 
-struct rpc_client *rpc_client_new(struct loop *l, struct rpc_creds *creds, const char *address, const char *expect_node)
+struct rpc_client *rpc_client_new(struct loop *l, struct rpc_creds *creds, const char *address,
+                                  const char *expect_node)
 {
     struct rpc_client *c = calloc(1, sizeof *c);
     if (!c)
         abort();
-    *c = (struct rpc_client){.loop = l, .creds = creds, .timer.fire = on_timer, .flush.run = on_flush,
+    *c = (struct rpc_client){.loop = l,
+                             .creds = creds,
+                             .timer.fire = on_timer,
+                             .flush.run = on_flush,
                              .backoff_ms = BACKOFF_FIRST_MS};
     c->queue_tail = &c->queue;
     c->address = strdup(address);

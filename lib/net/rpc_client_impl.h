@@ -4,7 +4,8 @@
 #include "lib/net/resolve.h"
 #include "lib/net/rpc_impl.h"
 
-/** One connection of a client; after a GOAWAY the old one lives on beside the new one until its calls have ended. */
+/** One connection of a client; after a GOAWAY the old one lives on beside the new one until its calls have
+ * ended. */
 struct client_conn {
     struct rpc_client *client;
     struct rpc_conn *conn;
@@ -28,7 +29,7 @@ struct rpc_client {
     struct loop_task flush;
     struct loop_timer timer;
     int64_t backoff_ms, failed_ms;
-    int busy;   /* callbacks of calls run: the object must stay */
+    int busy; /* callbacks of calls run: the object must stay */
     bool freed;
 };
 

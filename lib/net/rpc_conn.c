@@ -1,5 +1,6 @@
-/* Owns one HTTP/2 connection: socket, TLS, nghttp2 session, what is on its way out, keepalive. Invariant: nghttp2 is
- * never entered from one of its own callbacks, and the object stays as long as nghttp2 is inside it. */
+/* Owns one HTTP/2 connection: socket, TLS, nghttp2 session, what is on its way out, keepalive. Invariant:
+ * nghttp2 is never entered from one of its own callbacks, and the object stays as long as nghttp2 is inside
+ * it. */
 #include "lib/net/rpc_impl.h"
 
 #include <stdlib.h>
@@ -131,7 +132,8 @@ static bool start_session(struct rpc_conn *c)
     nghttp2_option *opt;
     if (nghttp2_option_new(&opt) != 0)
         return false;
-    /* Deadlines of a burst of calls end in a burst of resets; the peers are our own, so allow more than the default. */
+    /* Deadlines of a burst of calls end in a burst of resets; the peers are our own, so allow more than the
+     * default. */
     nghttp2_option_set_stream_reset_rate_limit(opt, 20000, 2000);
     int r = c->server ? nghttp2_session_server_new2(&c->session, c->callbacks, c, opt)
                       : nghttp2_session_client_new2(&c->session, c->callbacks, c, opt);

@@ -1,5 +1,5 @@
-/* Owns the framing of messages in DATA (gRPC over HTTP/2: flag u8, length u32, bytes); invariant: no message above
- * RPC_MAX_MESSAGE is ever gathered, in or out. */
+/* Owns the framing of messages in DATA (gRPC over HTTP/2: flag u8, length u32, bytes); invariant: no message
+ * above RPC_MAX_MESSAGE is ever gathered, in or out. */
 #include "lib/net/rpc_impl.h"
 
 #include <string.h>
@@ -31,7 +31,8 @@ size_t rpc_outbuf_take(struct rpc_outbuf *o, uint8_t *to, size_t room)
     o->sent += n;
     if (o->sent == o->buf.len) {
         o->buf.len = o->sent = 0;
-    } else if (o->sent > RPC_LOW_WATER && o->sent > o->buf.len / 2) { /* amortised: each byte moves at most once or so */
+    } else if (o->sent > RPC_LOW_WATER &&
+               o->sent > o->buf.len / 2) { /* amortised: each byte moves at most once or so */
         buf_consume(&o->buf, o->sent);
         o->sent = 0;
     }
@@ -55,8 +56,8 @@ static size_t whole_size(const uint8_t *data, size_t n, struct err *e)
     return PREFIX + len;
 }
 
-int rpc_inbuf_feed(struct buf *in, const uint8_t *data, size_t n, bool (*got)(const uint8_t *msg, size_t n, void *ctx),
-                   void *ctx, struct err *e)
+int rpc_inbuf_feed(struct buf *in, const uint8_t *data, size_t n,
+                   bool (*got)(const uint8_t *msg, size_t n, void *ctx), void *ctx, struct err *e)
 {
     while (n > 0) {
         if (in->len == 0) { /* the usual case: whole messages, straight from the frame */

@@ -1,4 +1,5 @@
-/* Owns grpc.health.v1.Health of a server; invariant: each watcher gets the present state at once and every change after it. */
+/* Owns grpc.health.v1.Health of a server; invariant: each watcher gets the present state at once and every
+ * change after it. */
 #include "lib/net/rpc_impl.h"
 
 #include "proto/health.pb-c.h"
@@ -24,7 +25,7 @@ struct rpc_health {
 static void fill(struct rpc_health *h, bool known, Response *r)
 {
     grpc__health__v1__health_check_response__init(r);
-    r->status = !known      ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVICE_UNKNOWN
+    r->status = !known       ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVICE_UNKNOWN
                 : h->serving ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
                              : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
 }
@@ -66,7 +67,9 @@ static void on_watch(struct rpc_call *c, const ProtobufCMessage *in, void *servi
         rpc_fail(c, &(struct err){.code = ERR_INTERNAL, .msg = "health: out of memory"});
         return;
     }
-    *w = (struct watcher){.health = h, .call = c, .next = h->watchers,
+    *w = (struct watcher){.health = h,
+                          .call = c,
+                          .next = h->watchers,
                           .known = rpc_server_has_service(h->server, ((const Request *)in)->service)};
     h->watchers = w;
     rpc_on_closed(c, on_watch_closed, w);

@@ -34,7 +34,8 @@ struct rpc_creds {
 
 /** Whether `hex` is the key of this role. */
 bool rpc_creds_check(const struct rpc_creds *c, enum rpc_role role, const char *hex);
-/** A TLS context for one connection; on a verified handshake `who` is filled. It lives as long as the context. */
+/** A TLS context for one connection; on a verified handshake `who` is filled. It lives as long as the
+ * context. */
 SSL_CTX *rpc_creds_tls(const struct rpc_creds *c, bool server, struct rpc_identity *who);
 #define RPC_TLS_NAME "cube.internal" /* DNS name in the SAN of every certificate of the cluster */
 
@@ -53,9 +54,10 @@ static inline size_t rpc_outbuf_waiting(const struct rpc_outbuf *o)
 int rpc_outbuf_add(struct rpc_outbuf *o, const ProtobufCMessage *m, struct err *e);
 size_t rpc_outbuf_take(struct rpc_outbuf *o, uint8_t *to, size_t room);
 
-/** Splits DATA into messages. `got` is called with the bytes of each; it returns false to stop (then -1 with `e` untouched). */
-int rpc_inbuf_feed(struct buf *in, const uint8_t *data, size_t n, bool (*got)(const uint8_t *msg, size_t n, void *ctx),
-                   void *ctx, struct err *e);
+/** Splits DATA into messages. `got` is called with the bytes of each; it returns false to stop (then -1 with
+ * `e` untouched). */
+int rpc_inbuf_feed(struct buf *in, const uint8_t *data, size_t n,
+                   bool (*got)(const uint8_t *msg, size_t n, void *ctx), void *ctx, struct err *e);
 
 /* ---- rpc_status.c: errors as trailers ---- */
 
@@ -73,7 +75,8 @@ struct rpc_status_text {
     char remedy[3 * sizeof(((struct err *)0)->remedy) + 1];
 };
 size_t rpc_status_trailers(const struct err *e, struct rpc_status_text *text, nghttp2_nv nv[RPC_TRAILERS]);
-void rpc_status_header(struct rpc_status *s, const char *name, size_t name_len, const char *value, size_t value_len);
+void rpc_status_header(struct rpc_status *s, const char *name, size_t name_len, const char *value,
+                       size_t value_len);
 /** The error of a finished stream, or false when it ended well. */
 bool rpc_status_failed(const struct rpc_status *s, const char *path, struct err *e);
 nghttp2_nv rpc_nv(const char *name, const char *value);
@@ -101,8 +104,9 @@ struct rpc_conn {
     void *owner;
 };
 
-/** Takes the socket over. Later, from the loop: with `creds->tls` the handshake; then the session starts and `ready` is called.
- *  `callbacks` get the connection as user data. NULL when out of memory (the socket is closed). */
+/** Takes the socket over. Later, from the loop: with `creds->tls` the handshake; then the session starts and
+ * `ready` is called. `callbacks` get the connection as user data. NULL when out of memory (the socket is
+ * closed). */
 struct rpc_conn *rpc_conn_new(struct loop *l, h2o_socket_t *sock, const struct rpc_creds *creds, bool server,
                               const nghttp2_session_callbacks *callbacks, void (*ready)(struct rpc_conn *),
                               void (*broken)(struct rpc_conn *, const char *), void *owner);

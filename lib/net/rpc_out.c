@@ -1,5 +1,5 @@
-/* Owns the calls of clients; invariant: each call ends with exactly one callback (none after rpc_out_cancel), and its
- * pointer is dead from then on. */
+/* Owns the calls of clients; invariant: each call ends with exactly one callback (none after rpc_out_cancel),
+ * and its pointer is dead from then on. */
 #include "lib/net/rpc_client_impl.h"
 
 #include "lib/base/clock.h"
@@ -97,8 +97,8 @@ static void on_deadline(struct loop_timer *t)
 
 /* ---- sending ---- */
 
-static ssize_t on_data_source(nghttp2_session *session, int32_t stream, uint8_t *to, size_t room, uint32_t *flags,
-                              nghttp2_data_source *source, void *data)
+static ssize_t on_data_source(nghttp2_session *session, int32_t stream, uint8_t *to, size_t room,
+                              uint32_t *flags, nghttp2_data_source *source, void *data)
 {
     struct rpc_conn *conn = data;
     if (conn->freed)
@@ -120,7 +120,9 @@ static unsigned server_roles(const char *path)
     static const struct {
         const char *package;
         unsigned role;
-    } rows[] = {{"/cube.master.", RPC_ROLE_MASTER}, {"/cube.node.", RPC_ROLE_NODE}, {"/cube.lifecycle.", RPC_ROLE_LIFECYCLE}};
+    } rows[] = {{"/cube.master.", RPC_ROLE_MASTER},
+                {"/cube.node.", RPC_ROLE_NODE},
+                {"/cube.lifecycle.", RPC_ROLE_LIFECYCLE}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strncmp(path, rows[i].package, strlen(rows[i].package)) == 0)
             return rows[i].role;
@@ -137,8 +139,9 @@ void rpc_out_submit(struct rpc_out *o, struct client_conn *cc)
     if (c->creds->tls) {
         bool right_node = !c->expect_node || strcmp(c->expect_node, cc->conn->peer.node) == 0;
         if (!right_node || !(cc->conn->peer.roles & server_roles(o->path))) {
-            rpc_out_fail(o, ERR_UNAUTHENTICATED, 0, right_node ? "the peer's certificate has another role"
-                                                               : "the peer's certificate names another node");
+            rpc_out_fail(o, ERR_UNAUTHENTICATED, 0,
+                         right_node ? "the peer's certificate has another role"
+                                    : "the peer's certificate names another node");
             return;
         }
     }
@@ -157,7 +160,8 @@ void rpc_out_submit(struct rpc_out *o, struct client_conn *cc)
         if (left <= 99999999)
             snprintf(timeout, sizeof timeout, "%lldm", (long long)left);
         else
-            snprintf(timeout, sizeof timeout, "%lldS", (long long)(left / 1000 > 99999999 ? 99999999 : left / 1000));
+            snprintf(timeout, sizeof timeout, "%lldS",
+                     (long long)(left / 1000 > 99999999 ? 99999999 : left / 1000));
         nv[n++] = rpc_nv("grpc-timeout", timeout);
     }
     if (o->trace[0])
@@ -192,8 +196,8 @@ void rpc_out_submit(struct rpc_out *o, struct client_conn *cc)
 
 /* ---- receiving ---- */
 
-static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_len,
-                     const uint8_t *value, size_t n, uint8_t flags, void *data)
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                     size_t name_len, const uint8_t *value, size_t n, uint8_t flags, void *data)
 {
     struct rpc_out *o = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
     if (!o)
@@ -212,7 +216,8 @@ static bool on_reply_message(const uint8_t *bytes, size_t n, void *ctx)
     if (!m || (o->reply && !o->on_message)) {
         if (m)
             protobuf_c_message_free_unpacked(m, NULL);
-        err_set(&o->local, ERR_INTERNAL, m ? "more than one reply" : "the reply is no valid %s", o->reply_type->name);
+        err_set(&o->local, ERR_INTERNAL, m ? "more than one reply" : "the reply is no valid %s",
+                o->reply_type->name);
         return false;
     }
     if (!o->on_message) {
@@ -224,7 +229,8 @@ static bool on_reply_message(const uint8_t *bytes, size_t n, void *ctx)
     return !o->cancelled;
 }
 
-static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *bytes, size_t n, void *data)
+static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *bytes,
+                         size_t n, void *data)
 {
     struct rpc_conn *conn = data;
     if (conn->freed)
@@ -263,7 +269,8 @@ static void end_by_status(struct rpc_out *o, uint32_t code)
     bool failed = rpc_status_failed(&o->status, o->path, &e);
     if (!failed && !o->reply && !o->on_message) {
         failed = true;
-        err_set(&e, ERR_INTERNAL, "calling %s at %s: no reply in a call that ended well", o->path, o->client->address);
+        err_set(&e, ERR_INTERNAL, "calling %s at %s: no reply in a call that ended well", o->path,
+                o->client->address);
     }
     detach(o, false);
     finish(o, failed ? &e : NULL);
@@ -287,9 +294,12 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     if (frame->hd.type == NGHTTP2_GOAWAY)
         rpc_client_goaway(conn->owner);
-    /* The server has answered in full while we still send (an upload that it ended): our half is not wanted any more. */
-    struct rpc_out *o = frame->hd.stream_id ? nghttp2_session_get_stream_user_data(session, frame->hd.stream_id) : NULL;
-    if (o && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) && (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) &&
+    /* The server has answered in full while we still send (an upload that it ended): our half is not wanted
+     * any more. */
+    struct rpc_out *o =
+        frame->hd.stream_id ? nghttp2_session_get_stream_user_data(session, frame->hd.stream_id) : NULL;
+    if (o && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) &&
+        (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) &&
         !(o->half_closed && rpc_outbuf_waiting(&o->out) == 0)) {
         nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
         rpc_conn_kick(conn);
@@ -315,13 +325,18 @@ const nghttp2_session_callbacks *rpc_out_callbacks(void)
 
 /* ---- starting ---- */
 
-static struct rpc_out *out_new(struct rpc_client *c, const char *path, const ProtobufCMessageDescriptor *reply,
-                               int64_t timeout_ms, const char *trace, void *data)
+static struct rpc_out *out_new(struct rpc_client *c, const char *path,
+                               const ProtobufCMessageDescriptor *reply, int64_t timeout_ms, const char *trace,
+                               void *data)
 {
     struct rpc_out *o = calloc(1, sizeof *o);
     if (!o)
         abort();
-    *o = (struct rpc_out){.client = c, .reply_type = reply, .timeout_ms = timeout_ms, .data = data, .timer.fire = on_deadline,
+    *o = (struct rpc_out){.client = c,
+                          .reply_type = reply,
+                          .timeout_ms = timeout_ms,
+                          .data = data,
+                          .timer.fire = on_deadline,
                           .status.grpc = -1};
     o->path = strdup(path);
     snprintf(o->trace, sizeof o->trace, "%s", trace ? trace : "");
@@ -336,7 +351,8 @@ static struct rpc_out *out_new(struct rpc_client *c, const char *path, const Pro
     return o;
 }
 
-/* A request that cannot be packed fails when its turn to be sent comes, so that the callback is never early. */
+/* A request that cannot be packed fails when its turn to be sent comes, so that the callback is never early.
+ */
 static void put_request(struct rpc_out *o, const ProtobufCMessage *in)
 {
     o->half_closed = true;
@@ -344,8 +360,8 @@ static void put_request(struct rpc_out *o, const ProtobufCMessage *in)
 }
 
 struct rpc_out *rpc_unary(struct rpc_client *c, const char *path, const ProtobufCMessage *in,
-                          const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace, rpc_reply_cb cb,
-                          void *data)
+                          const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+                          rpc_reply_cb cb, void *data)
 {
     struct rpc_out *o = out_new(c, path, out, timeout_ms, trace, data);
     o->on_reply = cb;
@@ -367,7 +383,8 @@ struct rpc_out *rpc_stream(struct rpc_client *c, const char *path, const Protobu
 
 struct rpc_out *rpc_upload(struct rpc_client *c, const char *path, const ProtobufCMessageDescriptor *out,
                            void (*opened)(struct rpc_out *o, void *data),
-                           void (*end)(const ProtobufCMessage *reply, const struct err *e, void *data), void *data)
+                           void (*end)(const ProtobufCMessage *reply, const struct err *e, void *data),
+                           void *data)
 {
     struct rpc_out *o = out_new(c, path, out, 0, NULL, data);
     o->on_opened = opened;

@@ -1,5 +1,5 @@
-/* Owns the calls of the connections of one server; invariant: a `struct rpc_call` lives until both its user has ended it (or was
- * told that it closed) and its stream is gone, whichever comes first. */
+/* Owns the calls of the connections of one server; invariant: a `struct rpc_call` lives until both its user
+ * has ended it (or was told that it closed) and its stream is gone, whichever comes first. */
 #include "lib/net/rpc_impl.h"
 
 #include "lib/base/clock.h"
@@ -30,7 +30,7 @@ struct rpc_server {
     struct listener {
         struct loop_listener *listener;
         struct listener *next;
-    } *listeners;
+    } * listeners;
     struct rpc_health *health;
     bool draining;
     void (*drained)(void *data);
@@ -54,13 +54,13 @@ struct rpc_call {
 
     struct buf in;
     struct rpc_outbuf out;
-    bool started;      /* the user has the pointer */
-    bool user_done;    /* the user has given it up */
-    bool answered;     /* status decided */
+    bool started;   /* the user has the pointer */
+    bool user_done; /* the user has given it up */
+    bool answered;  /* status decided */
     bool headers_sent;
-    bool high;         /* rpc_send said false */
+    bool high; /* rpc_send said false */
     bool failed;
-    struct err err;    /* when failed */
+    struct err err; /* when failed */
 
     void (*closed)(struct rpc_call *c, void *data);
     void (*drained)(struct rpc_call *c, void *data);
@@ -109,8 +109,8 @@ static void call_detach(struct rpc_call *c)
 
 /* ---- answering ---- */
 
-static ssize_t on_data_source(nghttp2_session *session, int32_t stream, uint8_t *to, size_t room, uint32_t *flags,
-                              nghttp2_data_source *source, void *data)
+static ssize_t on_data_source(nghttp2_session *session, int32_t stream, uint8_t *to, size_t room,
+                              uint32_t *flags, nghttp2_data_source *source, void *data)
 {
     struct rpc_conn *conn = data;
     if (conn->freed)
@@ -166,7 +166,8 @@ static void answer(struct rpc_call *c)
     loop_timer_stop(c->loop, &c->timer);
     if (c->failed && !c->headers_sent) { /* trailers only */
         struct rpc_status_text text;
-        nghttp2_nv nv[2 + RPC_TRAILERS] = {rpc_nv(":status", "200"), rpc_nv("content-type", "application/grpc")};
+        nghttp2_nv nv[2 + RPC_TRAILERS] = {rpc_nv(":status", "200"),
+                                           rpc_nv("content-type", "application/grpc")};
         size_t n = 2 + rpc_status_trailers(&c->err, &text, nv + 2);
         c->headers_sent = true;
         nghttp2_submit_response(session_of(c), c->stream, nv, n, NULL);
@@ -251,7 +252,8 @@ void rpc_on_drained(struct rpc_call *c, void (*drained)(struct rpc_call *c, void
     c->drained_data = data;
 }
 
-void rpc_on_message(struct rpc_call *c, void (*message)(struct rpc_call *c, const ProtobufCMessage *in, void *data),
+void rpc_on_message(struct rpc_call *c,
+                    void (*message)(struct rpc_call *c, const ProtobufCMessage *in, void *data),
                     void (*end)(struct rpc_call *c, void *data), void *data)
 {
     c->message = message;
@@ -288,7 +290,8 @@ static void on_deadline(struct loop_timer *t)
 {
     struct rpc_call *c = H2O_STRUCT_FROM_MEMBER(struct rpc_call, timer, t);
     struct err e = {0};
-    err_set(&e, ERR_DEADLINE, "%s: the caller's deadline of %lld ms passed", c->path, (long long)c->timeout_ms);
+    err_set(&e, ERR_DEADLINE, "%s: the caller's deadline of %lld ms passed", c->path,
+            (long long)c->timeout_ms);
     fail_call(c, &e);
     tell_closed(c);
 }
@@ -331,8 +334,8 @@ static void copy(char *to, size_t room, const uint8_t *value, size_t n)
     to[n] = '\0';
 }
 
-static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_len,
-                     const uint8_t *value, size_t n, uint8_t flags, void *data)
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                     size_t name_len, const uint8_t *value, size_t n, uint8_t flags, void *data)
 {
     struct rpc_call *c = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
     char text[32];
@@ -371,7 +374,9 @@ static bool authenticate(struct rpc_call *c)
     if (creds->tls) {
         /* A certificate may carry several roles; the caller acts in the one it claims, or in its only one. */
         unsigned roles = peer->roles;
-        c->role = (roles & c->claimed) ? c->claimed : (roles & (roles - 1)) == 0 ? (enum rpc_role)roles : RPC_ROLE_NONE;
+        c->role = (roles & c->claimed)         ? c->claimed
+                  : (roles & (roles - 1)) == 0 ? (enum rpc_role)roles
+                                               : RPC_ROLE_NONE;
         strcpy(c->node, peer->node);
     } else if (c->claimed != RPC_ROLE_NONE && rpc_creds_check(creds, c->claimed, key)) {
         c->role = c->claimed;
@@ -457,7 +462,8 @@ static bool on_request_message(const uint8_t *bytes, size_t n, void *ctx)
     return !conn->freed && nghttp2_session_get_stream_user_data(conn->session, stream) == c;
 }
 
-static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *bytes, size_t n, void *data)
+static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *bytes,
+                         size_t n, void *data)
 {
     struct rpc_conn *conn = data;
     if (conn->freed)
@@ -683,7 +689,8 @@ void rpc_server_drain(struct rpc_server *s, void (*done)(void *data), void *data
             }
         }
         nghttp2_submit_goaway(sc->conn->session, NGHTTP2_FLAG_NONE,
-                              nghttp2_session_get_last_proc_stream_id(sc->conn->session), NGHTTP2_NO_ERROR, NULL, 0);
+                              nghttp2_session_get_last_proc_stream_id(sc->conn->session), NGHTTP2_NO_ERROR,
+                              NULL, 0);
         rpc_conn_kick(sc->conn);
     }
     check_drained(s);

@@ -1,5 +1,5 @@
-/* Owns the form of errors in trailers; invariant: grpc-message and our own fields are percent-coded, so that a message
- * with any bytes passes HTTP/2 (gRPC over HTTP/2, "Status-Message"). */
+/* Owns the form of errors in trailers; invariant: grpc-message and our own fields are percent-coded, so that
+ * a message with any bytes passes HTTP/2 (gRPC over HTTP/2, "Status-Message"). */
 #include "lib/net/rpc_impl.h"
 
 #include <stdio.h>
@@ -8,7 +8,10 @@
 
 nghttp2_nv rpc_nv(const char *name, const char *value)
 {
-    return (nghttp2_nv){.name = (uint8_t *)name, .namelen = strlen(name), .value = (uint8_t *)value, .valuelen = strlen(value)};
+    return (nghttp2_nv){.name = (uint8_t *)name,
+                        .namelen = strlen(name),
+                        .value = (uint8_t *)value,
+                        .valuelen = strlen(value)};
 }
 
 static void encode(const char *s, char *out)
@@ -72,7 +75,8 @@ static bool is(const char *name, size_t n, const char *want)
     return n == strlen(want) && memcmp(name, want, n) == 0;
 }
 
-void rpc_status_header(struct rpc_status *s, const char *name, size_t name_len, const char *value, size_t value_len)
+void rpc_status_header(struct rpc_status *s, const char *name, size_t name_len, const char *value,
+                       size_t value_len)
 {
     char small[64];
     if (is(name, name_len, "grpc-status") && value_len > 0 && value_len <= 2) {
@@ -95,9 +99,9 @@ void rpc_status_header(struct rpc_status *s, const char *name, size_t name_len, 
 static enum err_code from_grpc(int status)
 {
     static const enum err_code codes[] = {
-        ERR_OK,           ERR_CANCELLED,    ERR_INTERNAL, ERR_INVALID,     ERR_DEADLINE,    ERR_NOT_FOUND,
-        ERR_CONFLICT,     ERR_FORBIDDEN,    ERR_RATE_LIMITED, ERR_CONFLICT, ERR_CONFLICT,   ERR_INVALID,
-        ERR_UNSUPPORTED,  ERR_INTERNAL,     ERR_UNAVAILABLE, ERR_INTERNAL,  ERR_UNAUTHENTICATED};
+        ERR_OK,          ERR_CANCELLED, ERR_INTERNAL,     ERR_INVALID,  ERR_DEADLINE,       ERR_NOT_FOUND,
+        ERR_CONFLICT,    ERR_FORBIDDEN, ERR_RATE_LIMITED, ERR_CONFLICT, ERR_CONFLICT,       ERR_INVALID,
+        ERR_UNSUPPORTED, ERR_INTERNAL,  ERR_UNAVAILABLE,  ERR_INTERNAL, ERR_UNAUTHENTICATED};
     return status >= 0 && status <= 16 ? codes[status] : ERR_INTERNAL;
 }
 

@@ -36,8 +36,10 @@ static void json_has_commas_only_between(void **state)
     jsonw_key(&w, "u");
     jsonw_time_ms(&w, -1);
     jsonw_obj_end(&w);
-    assert_string_equal(buf_cstr(&b), "{\"a\":\"x\",\"b\":[-1,{},18446744073709551615],\"c\":false,\"d\":null,\"e\":1.0,"
-                                      "\"f\":\"/+4BAg==\",\"t\":\"2023-11-14T22:13:20.123Z\",\"u\":\"1969-12-31T23:59:59.999Z\"}");
+    assert_string_equal(
+        buf_cstr(&b),
+        "{\"a\":\"x\",\"b\":[-1,{},18446744073709551615],\"c\":false,\"d\":null,\"e\":1.0,"
+        "\"f\":\"/+4BAg==\",\"t\":\"2023-11-14T22:13:20.123Z\",\"u\":\"1969-12-31T23:59:59.999Z\"}");
 }
 
 static void json_strings_are_valid_whatever_comes_in(void **state)
@@ -48,7 +50,10 @@ static void json_strings_are_valid_whatever_comes_in(void **state)
         {"q\"b\\n\n\x01\x7f", "\"q\\\"b\\\\n\\n\\u0001\\u007f\""},
         {"\xc3\xa4\xf0\x9f\x98\x80", "\"\xc3\xa4\xf0\x9f\x98\x80\""},
         {"\xe2\x80\xa8\xe2\x80\xa9\xc2\x85", "\"\\u2028\\u2029\\u0085\""},
-        {"a\xff" "b", "\"a\xef\xbf\xbd" "b\""},
+        {"a\xff"
+         "b",
+         "\"a\xef\xbf\xbd"
+         "b\""},
         {"\xc0\xaf", "\"\xef\xbf\xbd\xef\xbf\xbd\""},                 /* overlong */
         {"\xed\xa0\x80", "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* surrogate */
         {"\xe2\x80", "\"\xef\xbf\xbd\xef\xbf\xbd\""},                 /* cut short */
@@ -137,7 +142,8 @@ static void json_input_is_bounded(void **state)
     assert_non_null(strstr(e.msg, "nested deeper"));
     assert_null(jsonin_load("{}", 2, 1, &e));
     assert_int_equal(e.code, ERR_TOO_LARGE);
-    static const char *const bad[] = {"", "{", "{\"a\":1,\"a\":2}", "{} x", "[1,]", "{\"a\":\"\\u0000\"}", "\"\xff\"", "[]", "1"};
+    static const char *const bad[] = {
+        "", "{", "{\"a\":1,\"a\":2}", "{} x", "[1,]", "{\"a\":\"\\u0000\"}", "\"\xff\"", "[]", "1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         e = (struct err){0};
         assert_null(load(bad[i], &e));
@@ -148,7 +154,8 @@ static void json_input_is_bounded(void **state)
 static void json_getters_say_what_is_wrong(void **state)
 {
     struct err e = {0};
-    _cleanup_json_ json_t *v = load("{\"s\":\"text\",\"n\":5,\"f\":5.5,\"w\":5.0,\"z\":null,\"a\":[1,2],\"b\":true,\"o\":{}}", &e);
+    _cleanup_json_ json_t *v =
+        load("{\"s\":\"text\",\"n\":5,\"f\":5.5,\"w\":5.0,\"z\":null,\"a\":[1,2],\"b\":true,\"o\":{}}", &e);
     const char *s = NULL;
     int64_t n = 0;
     bool b = false;
@@ -179,10 +186,14 @@ static void json_getters_say_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_has_commas_only_between), cmocka_unit_test(json_strings_are_valid_whatever_comes_in),
-        cmocka_unit_test(ids_have_their_shape),         cmocka_unit_test(hex_is_strict),
-        cmocka_unit_test(errors_keep_code_and_cause),   cmocka_unit_test(clocks_run_forward),
-        cmocka_unit_test(json_input_is_bounded),        cmocka_unit_test(json_getters_say_what_is_wrong),
+        cmocka_unit_test(json_has_commas_only_between),
+        cmocka_unit_test(json_strings_are_valid_whatever_comes_in),
+        cmocka_unit_test(ids_have_their_shape),
+        cmocka_unit_test(hex_is_strict),
+        cmocka_unit_test(errors_keep_code_and_cause),
+        cmocka_unit_test(clocks_run_forward),
+        cmocka_unit_test(json_input_is_bounded),
+        cmocka_unit_test(json_getters_say_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

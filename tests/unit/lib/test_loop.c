@@ -1,4 +1,5 @@
-/* The event loop: timers in order and never early, deferred calls, foreign descriptors, posts from threads, listening. */
+/* The event loop: timers in order and never early, deferred calls, foreign descriptors, posts from threads,
+ * listening. */
 #include "check.h"
 
 #include "lib/base/clock.h"
@@ -218,16 +219,22 @@ static void addresses_are_parsed_strictly(void **state)
     static const struct {
         const char *text;
         bool local;
-    } good[] = {{"127.0.0.1:80", true},       {"127.9.9.9:0", true}, {"0.0.0.0:65535", false}, {"10.0.0.1:1", false},
-                {"[::1]:80", true},           {"[::]:80", false},    {"unix:/run/x", true},    {"[::ffff:127.0.0.1]:1", true},
+    } good[] = {{"127.0.0.1:80", true},
+                {"127.9.9.9:0", true},
+                {"0.0.0.0:65535", false},
+                {"10.0.0.1:1", false},
+                {"[::1]:80", true},
+                {"[::]:80", false},
+                {"unix:/run/x", true},
+                {"[::ffff:127.0.0.1]:1", true},
                 {"[::ffff:10.0.0.1]:1", false}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_int_equal(loop_address_parse(good[i].text, &a, &len, NULL), 0);
         assert_int_equal(loop_address_is_local(&a), good[i].local);
     }
-    static const char *const bad[] = {"",           "127.0.0.1",      "127.0.0.1:",    "127.0.0.1:x", "127.0.0.1:65536",
-                                      "host:80",    "::1:80",         "[::1:80",       "unix:x",      "127.0.0.1:+1",
-                                      "1.2.3:1",    "127.0.0.1: 1",   "[127.0.0.1]:1", ":80"};
+    static const char *const bad[] = {
+        "",        "127.0.0.1", "127.0.0.1:",   "127.0.0.1:x", "127.0.0.1:65536", "host:80",       "::1:80",
+        "[::1:80", "unix:x",    "127.0.0.1:+1", "1.2.3:1",     "127.0.0.1: 1",    "[127.0.0.1]:1", ":80"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(loop_address_parse(bad[i], &a, &len, NULL), -1);
 }

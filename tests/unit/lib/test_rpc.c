@@ -31,8 +31,8 @@ static void on_echo(struct rpc_call *c, const ProtobufCMessage *in, void *servic
     Word w = word(((const Get *)in)->sandbox_id);
     char text[300];
     if (strcmp(w.team_id, "who") == 0) {
-        snprintf(text, sizeof text, "%s/%s/%s/%d", rpc_role_name(rpc_peer_role(c)), rpc_peer_node(c), rpc_trace(c),
-                 rpc_remaining_ms(c) > 4000 && rpc_remaining_ms(c) <= 5000);
+        snprintf(text, sizeof text, "%s/%s/%s/%d", rpc_role_name(rpc_peer_role(c)), rpc_peer_node(c),
+                 rpc_trace(c), rpc_remaining_ms(c) > 4000 && rpc_remaining_ms(c) <= 5000);
         w = word(text);
     }
     rpc_reply(c, &w.base);
@@ -105,17 +105,18 @@ static void on_up(struct rpc_call *c, const ProtobufCMessage *in, void *service)
     rpc_on_message(c, on_up_message, on_up_end, NULL);
 }
 
-#define METHOD(name, fn, who, up)                                                                                          \
-    {.path = "/test.Echo/" name,                                                                                           \
-     .in = &cube__master__v1__get_request__descriptor,                                                                     \
-     .out = &cube__master__v1__list_keys_request__descriptor,                                                              \
-     .roles = who,                                                                                                         \
-     .client_stream = up,                                                                                                  \
-     .start = fn}
-static const struct rpc_method methods[] = {
-    METHOD("Echo", on_echo, RPC_ROLE_API | RPC_ROLE_NODE, false), METHOD("Fail", on_fail, RPC_ROLE_API, false),
-    METHOD("Hold", on_hold, RPC_ROLE_API, false),                 METHOD("Stream", on_stream, RPC_ROLE_API, false),
-    METHOD("Up", on_up, RPC_ROLE_API, true),                      {0}};
+#define METHOD(name, fn, who, up)                                                                            \
+    {                                                                                                        \
+        .path = "/test.Echo/" name, .in = &cube__master__v1__get_request__descriptor,                        \
+        .out = &cube__master__v1__list_keys_request__descriptor, .roles = who, .client_stream = up,          \
+        .start = fn                                                                                          \
+    }
+static const struct rpc_method methods[] = {METHOD("Echo", on_echo, RPC_ROLE_API | RPC_ROLE_NODE, false),
+                                            METHOD("Fail", on_fail, RPC_ROLE_API, false),
+                                            METHOD("Hold", on_hold, RPC_ROLE_API, false),
+                                            METHOD("Stream", on_stream, RPC_ROLE_API, false),
+                                            METHOD("Up", on_up, RPC_ROLE_API, true),
+                                            {0}};
 
 static int open_server(const char *where)
 {
@@ -187,7 +188,8 @@ static struct rpc_out *call(struct rpc_client *c, const char *path, const char *
 {
     Get q = CUBE__MASTER__V1__GET_REQUEST__INIT;
     q.sandbox_id = (char *)text;
-    return rpc_unary(c, path, &q.base, &cube__master__v1__list_keys_request__descriptor, timeout, "00-ab-cd-01", on_reply, NULL);
+    return rpc_unary(c, path, &q.base, &cube__master__v1__list_keys_request__descriptor, timeout,
+                     "00-ab-cd-01", on_reply, NULL);
 }
 
 static void wait_for(int ends)
@@ -358,13 +360,15 @@ static void client_streams_end_from_either_side(void **state)
 {
     fresh();
     up_last = NULL;
-    rpc_upload(client, "/test.Echo/Up", &cube__master__v1__list_keys_request__descriptor, on_opened, on_reply, NULL);
+    rpc_upload(client, "/test.Echo/Up", &cube__master__v1__list_keys_request__descriptor, on_opened, on_reply,
+               NULL);
     wait_for(1);
     assert_true(last.ok);
     assert_string_equal(last.text, "50");
     uploaded = 0;
     up_last = "stop";
-    rpc_upload(client, "/test.Echo/Up", &cube__master__v1__list_keys_request__descriptor, on_opened, on_reply, NULL);
+    rpc_upload(client, "/test.Echo/Up", &cube__master__v1__list_keys_request__descriptor, on_opened, on_reply,
+               NULL);
     wait_for(2);
     assert_int_equal(last.err.code, ERR_CONFLICT);
     assert_string_equal(last.err.msg, "enough");
@@ -469,8 +473,8 @@ static void clients_may_be_freed_inside_callbacks(void **state)
     Get q = CUBE__MASTER__V1__GET_REQUEST__INIT;
     q.sandbox_id = "x";
     call(client, "/test.Echo/Hold", "watch", 5000);
-    rpc_unary(client, "/test.Echo/Echo", &q.base, &cube__master__v1__list_keys_request__descriptor, 5000, NULL,
-              free_inside_a_callback, NULL);
+    rpc_unary(client, "/test.Echo/Echo", &q.base, &cube__master__v1__list_keys_request__descriptor, 5000,
+              NULL, free_inside_a_callback, NULL);
     for (int i = 0; i < 5; i++)
         call(client, "/test.Echo/Hold", "watch", 5000);
     wait_for(7);
@@ -495,8 +499,8 @@ static void health_is_watched(void **state)
     fresh();
     Grpc__Health__V1__HealthCheckRequest q = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
     q.service = "test.Echo";
-    rpc_stream(client, "/grpc.health.v1.Health/Watch", &q.base, &grpc__health__v1__health_check_response__descriptor, 0,
-               on_health, on_stream_end, NULL);
+    rpc_stream(client, "/grpc.health.v1.Health/Watch", &q.base,
+               &grpc__health__v1__health_check_response__descriptor, 0, on_health, on_stream_end, NULL);
     wait_for(1);
     assert_string_equal(last.text, "212");
     assert_int_equal(last.err.code, ERR_UNAVAILABLE);

@@ -1,5 +1,5 @@
-/* The bytes on the wire between ingress and relay, and the tokens: fixed by stored values, so that they never change
- * unnoticed. */
+/* The bytes on the wire between ingress and relay, and the tokens: fixed by stored values, so that they never
+ * change unnoticed. */
 #include "check.h"
 
 #include "lib/net/crypto.h"
@@ -50,7 +50,12 @@ static void preface_fields_lie_where_the_contract_puts_them(void **state)
 {
     uint8_t ticket[32], bytes[PREFACE_LEN];
     memset(ticket, 9, sizeof ticket);
-    struct preface p = {.flags = 3, .port = 49983, .gen = 0x0102030405060708, .expiry_s = 1700000030, .nonce = 0xdeadbeef}, back;
+    struct preface p = {.flags = 3,
+                        .port = 49983,
+                        .gen = 0x0102030405060708,
+                        .expiry_s = 1700000030,
+                        .nonce = 0xdeadbeef},
+                   back;
     memcpy(p.sandbox, sandbox, sizeof sandbox);
     preface_encode(&p, ticket, bytes);
     char hex[129];
