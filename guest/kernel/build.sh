@@ -1,0 +1,116 @@
+#!/bin/bash
+# guest/kernel/build.sh [pvm|stock] — builds a guest kernel from Debian's linux-source-6.1.
+#
+#   pvm    for KVM hosts of the PVM kind (software KVM, the VMM reports them)
+#   stock  for hardware KVM
+# Without an argument: the flavour of this host's /dev/kvm (stock when there is none).
+#
+# The result is ${CUBE_CACHE:-/var/cache/cube}/kernel/<hash>/{vmlinux,config}; the hash covers the source package,
+# patches, configuration, compiler and this script. It is whole or absent (built in a temporary directory, then
+# renamed), and one build of a flavour runs at a time. The path of vmlinux is the last line on stdout, progress goes
+# to stderr. `--hash` prints the hash and `--path` the path, without building.
+#
+# CUBE_KERNEL_JOBS: parallel compilers, default the number of processors. ccache is used when it is installed (its
+# own directory in the cache).
+set -euo pipefail
+umask 022
+export LC_ALL=C
+
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${CUBE_CACHE:-/var/cache/cube}/kernel
+source=/usr/src/linux-source-6.1.tar.xz
+package=linux-source-6.1
+jobs=${CUBE_KERNEL_JOBS:-$(nproc)}
+
+say() { echo "kernel: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# The kind of this host: MSR 0x4b564d11 tells a PVM-kind KVM (docs/kernel.md); /dev/kvm must be readable.
+host_flavour() {
+    python3 - <<'PY' 2>/dev/null || echo stock
+import fcntl, os, struct
+kvm = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
+# KVM_GET_MSRS on /dev/kvm reads feature MSRs only, so ask a throw-away vCPU.
+vm = fcntl.ioctl(kvm, 0xAE01, 0)
+vcpu = fcntl.ioctl(vm, 0xAE41, 0)
+msrs = bytearray(struct.pack("<IIIIQ", 1, 0, 0x4B564D11, 0, 0))
+n = fcntl.ioctl(vcpu, 0xC008AE88, msrs)
+print("pvm" if n == 1 and struct.unpack("<IIIIQ", msrs)[4] == 0x4D5650 else "stock")
+PY
+}
+
+action=build
+flavour=
+for arg in "$@"; do
+    case $arg in
+    pvm | stock) flavour=$arg ;;
+    --hash | --path) action=${arg#--} ;;
+    -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; exit 0 ;;
+    *) die "unknown argument $arg (see --help)" ;;
+    esac
+done
+[ -n "$flavour" ] || flavour=$(host_flavour)
+
+[ -f "$source" ] || die "$source is missing: apt-get install $package"
+compiler="$(gcc --version | head -n1); $(ld --version | head -n1)"
+hash=$({
+    dpkg-query -W -f '${Package} ${Version}\n' "$package"
+    echo "$flavour"
+    echo "$compiler"
+    cat "$here"/patches/*.patch "$here/config/common.fragment" "$here/config/$flavour.fragment" "$here/build.sh"
+} | sha256sum | cut -c1-32)
+result=$cache/$hash
+
+case $action in
+hash) echo "$hash"; exit 0 ;;
+path) echo "$result/vmlinux"; exit 0 ;;
+esac
+
+mkdir -p "$cache"
+exec 9>"$cache/.lock-$flavour"
+if [ ! -f "$result/vmlinux" ]; then
+    flock -n 9 || { say "another build of $flavour runs, waiting"; flock 9; }
+fi
+if [ -f "$result/vmlinux" ]; then
+    echo "$result/vmlinux"
+    exit 0
+fi
+
+work=$(mktemp -d "$cache/.build.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+say "building $flavour $hash with $jobs jobs"
+started=$SECONDS
+
+mkdir "$work/src" "$work/out"
+tar -C "$work/src" --strip-components=1 -xf "$source"
+for patch in "$here"/patches/*.patch; do
+    patch -d "$work/src" -p1 -s -F0 --no-backup-if-mismatch <"$patch" >&2 || die "$(basename "$patch") does not apply"
+done
+
+# Nothing of the machine, the user or the clock gets into the image.
+export KBUILD_BUILD_TIMESTAMP="Thu Jan 1 00:00:00 UTC 2026" KBUILD_BUILD_USER=cube KBUILD_BUILD_HOST=cube
+export KBUILD_BUILD_VERSION=1
+cc=gcc
+if command -v ccache >/dev/null; then
+    cc="ccache gcc"
+    export CCACHE_DIR=$cache/ccache CCACHE_MAXSIZE=2G CCACHE_NOHASHDIR=1
+fi
+run_make() { make -C "$work/src" -s CC="$cc" HOSTCC="$cc" "$@" >&2; }
+
+cat "$here/config/common.fragment" "$here/config/$flavour.fragment" >"$work/wanted"
+run_make KCONFIG_ALLCONFIG="$work/wanted" allnoconfig
+# Kconfig drops what it does not know or whose conditions fail, in silence: that must be an error.
+lost=$(grep -E '^CONFIG_[A-Z0-9_]+=' "$work/wanted" | grep -v '=n$' | grep -vxFf "$work/src/.config" || true)
+[ -z "$lost" ] || die "Kconfig dropped: $(echo "$lost" | xargs)"
+
+run_make -j"$jobs" vmlinux
+
+cp "$work/src/vmlinux" "$work/src/.config" "$work/out/"
+mv "$work/out/.config" "$work/out/config"
+chmod 0755 "$work/out"
+chmod 0644 "$work/out"/*
+sync "$work/out/vmlinux" "$work/out/config"
+rm -rf "$result"
+mv -T "$work/out" "$result"
+say "done in $((SECONDS - started)) s: $result/vmlinux"
+echo "$result/vmlinux"
