@@ -2,51 +2,21 @@
  * it can be put into protobuf-c messages, whose strings end at a NUL. */
 #include "api/body.h"
 
+#include "lib/net/jsonin.h"
+
 #include <stdio.h>
 #include <string.h>
-
-/* Deeper nesting than this occurs in no schema of the contract; jansson itself would recurse 2048 deep. */
-#define MAX_DEPTH 32
-
-static bool too_deep(const char *p, size_t n)
-{
-    unsigned depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < n; i++) {
-        char c = p[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '{' || c == '[') {
-            if (++depth > MAX_DEPTH)
-                return true;
-        } else if ((c == '}' || c == ']') && depth) {
-            depth--;
-        }
-    }
-    return false;
-}
 
 int body_parse(const char *p, size_t n, bool optional, json_t **out, struct err *e)
 {
     *out = NULL;
-    if (n == 0) {
-        if (!optional)
-            return err_set(e, ERR_INVALID, "validation error: a JSON request body is required");
-        *out = json_object();
-        return *out ? 0 : err_set(e, ERR_INTERNAL, "reading the request body: out of memory");
-    }
-    if (too_deep(p, n))
-        return err_set(e, ERR_INVALID, "validation error: the request body is nested deeper than %d levels", MAX_DEPTH);
-    json_error_t je;
-    json_t *root = json_loadb(p, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
+    if (n == 0 && !optional)
+        return err_set(e, ERR_INVALID, "validation error: a JSON request body is required");
+    if (n == 0)
+        return (*out = json_object()) ? 0 : err_set(e, ERR_INTERNAL, "reading the request body: out of memory");
+    json_t *root = jsonin_load(p, n, BODY_MAX, e);
     if (!root)
-        return err_set(e, ERR_INVALID, "validation error: the request body is not valid JSON: %s (line %d, column %d)",
-                       je.text, je.line, je.column);
+        return e && e->code == ERR_INVALID ? err_wrap(e, "validation error: the request body is not valid JSON") : -1;
     if (optional && json_is_null(root)) {
         json_decref(root);
         return body_parse(NULL, 0, true, out, e);

@@ -13,6 +13,9 @@ struct unknown {
     unsigned n;
 };
 
+/** The largest body of a JSON request; contracts/e2b.md §1.2. */
+#define BODY_MAX (16 << 20)
+
 /** Parses a body into an object. An empty body gives an empty object when `optional`. The caller decrefs `out`. */
 int body_parse(const char *p, size_t n, bool optional, json_t **out, struct err *e);
 
