@@ -116,6 +116,10 @@ void present_detail(struct jsonw *w, const Cube__V1__Sandbox *s, const char *dom
         optional(w, "trafficAccessToken", s->traffic_token);
     jsonw_kbool(w, "allowInternetAccess", !s->spec->deny_internet);
     or_null(w, "domain", domain);
+    if (s->state == CUBE__V1__SANDBOX_STATE__PAUSED) {
+        jsonw_kstr(w, "pauseMode", s->filesystem_only ? "filesystem" : "full");
+        jsonw_kbool(w, "envdUnresponsiveAtPause", s->guest_unresponsive);
+    }
     network(w, s->spec->network_json);
     jsonw_key(w, "lifecycle");
     jsonw_obj(w);
