@@ -1,5 +1,5 @@
-/* Owns the ends of a request. Invariant: one answer per request; every empty 2xx is a 204 or carries `content-length: 0`, and every error is the
- * contract's JSON (contracts/e2b.md §0.2). */
+/* Owns the ends of a request. Invariant: one answer per request; every empty 2xx is a 204 or carries
+ * `content-length: 0`, and every error is the contract's JSON (contracts/e2b.md §0.2). */
 #include "api/errors.h"
 #include "api/metrics.h"
 #include "api/server.h"
@@ -80,7 +80,7 @@ static void add_warning(struct call *c)
     log_info("%s: unknown fields in the request: %s", c->route ? c->route->name : "", c->unknown.names);
 }
 
-static void send(struct call *c, int status, const char *type, const char *text, size_t n)
+static void answer(struct call *c, int status, const char *type, const char *text, size_t n)
 {
     c->answered = true;
     add_warning(c);
@@ -111,17 +111,17 @@ void call_send_json(struct call *c, int status)
         call_error(c, ERR_INTERNAL, "writing the answer: out of memory");
         return;
     }
-    send(c, status, "application/json", out->data, out->len);
+    answer(c, status, "application/json", out->data, out->len);
 }
 
 void call_send_text(struct call *c, int status, const char *content_type, const char *text, size_t n)
 {
-    send(c, status, content_type, text, n);
+    answer(c, status, content_type, text, n);
 }
 
 void call_send_empty(struct call *c, int status)
 {
-    send(c, status, NULL, "", 0);
+    answer(c, status, NULL, "", 0);
 }
 
 void call_fail_as(struct call *c, int status, const struct err *e)
@@ -131,7 +131,7 @@ void call_fail_as(struct call *c, int status, const struct err *e)
                  c->route ? c->route->name : "request", status);
     buf_reset(&c->w->out);
     error_write(&c->w->out, status, e);
-    send(c, status, "application/json", c->w->out.data, c->w->out.len);
+    answer(c, status, "application/json", c->w->out.data, c->w->out.len);
 }
 
 void call_fail(struct call *c, const struct err *e)

@@ -1,5 +1,6 @@
-/* Owns authentication. Invariants: a key is never stored, logged or compared as text, only its SHA-256 is, in constant time; what the cache
- * says is never older than key_ttl; unknown keys cannot push known ones out of the cache. */
+/* Owns authentication. Invariants: a key is never stored, logged or compared as text, only its SHA-256 is, in
+ * constant time; what the cache says is never older than key_ttl; unknown keys cannot push known ones out of
+ * the cache. */
 #include "api/auth.h"
 
 #include "api/handlers.h"
@@ -143,8 +144,8 @@ static void check_key(struct call *c, const char *key)
     c->state = s;
     Cube__Master__V1__CheckKeyRequest in = CUBE__MASTER__V1__CHECK_KEY_REQUEST__INIT;
     in.key_sha256 = hex;
-    call_master(c, MASTER_CATALOG "CheckKey", &in.base, &cube__master__v1__check_key_reply__descriptor, UPSTREAM_READ, on_key,
-                on_key_failed);
+    call_master(c, MASTER_CATALOG "CheckKey", &in.base, &cube__master__v1__check_key_reply__descriptor,
+                UPSTREAM_READ, on_key, on_key_failed);
 }
 
 /* The operator acting for a team: X-Admin-Token with X-Team-ID (contracts/e2b.md §1.2). */
@@ -174,7 +175,8 @@ static void check_admin(struct call *c, const char *token)
     }
     Cube__Master__V1__GetTeamRequest in = CUBE__MASTER__V1__GET_TEAM_REQUEST__INIT;
     in.team_id = (char *)team;
-    call_master(c, MASTER_CATALOG "GetTeam", &in.base, &cube__master__v1__team__descriptor, UPSTREAM_READ, on_team, NULL);
+    call_master(c, MASTER_CATALOG "GetTeam", &in.base, &cube__master__v1__team__descriptor, UPSTREAM_READ,
+                on_team, NULL);
 }
 
 void auth_check(struct call *c)
@@ -193,7 +195,8 @@ void auth_check(struct call *c)
     if (bearer && strncasecmp(bearer, "bearer ", 7) == 0)
         key = bearer + 7;
     if (!key) {
-        refuse(c, c->route->auth == ROUTE_AUTH_ADMIN ? "the header X-Admin-Token is missing" : "the header X-API-Key is missing");
+        refuse(c, c->route->auth == ROUTE_AUTH_ADMIN ? "the header X-Admin-Token is missing"
+                                                     : "the header X-API-Key is missing");
         return;
     }
     check_key(c, key);

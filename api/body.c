@@ -1,5 +1,5 @@
-/* Owns the reading of JSON bodies. Invariant: whatever passes has the type that the caller asked for and no NUL byte in any string, so that
- * it can be put into protobuf-c messages, whose strings end at a NUL. */
+/* Owns the reading of JSON bodies. Invariant: whatever passes has the type that the caller asked for and no
+ * NUL byte in any string, so that it can be put into protobuf-c messages, whose strings end at a NUL. */
 #include "api/body.h"
 
 #include "lib/net/jsonin.h"
@@ -13,10 +13,13 @@ int body_parse(const char *p, size_t n, bool optional, json_t **out, struct err 
     if (n == 0 && !optional)
         return err_set(e, ERR_INVALID, "validation error: a JSON request body is required");
     if (n == 0)
-        return (*out = json_object()) ? 0 : err_set(e, ERR_INTERNAL, "reading the request body: out of memory");
+        return (*out = json_object()) ? 0
+                                      : err_set(e, ERR_INTERNAL, "reading the request body: out of memory");
     json_t *root = jsonin_load(p, n, BODY_MAX, e);
     if (!root)
-        return e && e->code == ERR_INVALID ? err_wrap(e, "validation error: the request body is not valid JSON") : -1;
+        return e && e->code == ERR_INVALID
+                   ? err_wrap(e, "validation error: the request body is not valid JSON")
+                   : -1;
     if (optional && json_is_null(root)) {
         json_decref(root);
         return body_parse(NULL, 0, true, out, e);
@@ -31,7 +34,8 @@ int body_parse(const char *p, size_t n, bool optional, json_t **out, struct err 
 
 static int wrong(struct err *e, const char *path, const char *key, const char *what)
 {
-    return err_set(e, ERR_INVALID, "validation error: '%s%s%s' must be %s", path, *path ? "." : "", key, what);
+    return err_set(e, ERR_INVALID, "validation error: '%s%s%s' must be %s", path, *path ? "." : "", key,
+                   what);
 }
 
 static const json_t *field(const json_t *obj, const char *key)
@@ -53,8 +57,8 @@ int body_bool(const json_t *obj, const char *path, const char *key, bool *out, b
     return 0;
 }
 
-int body_int(const json_t *obj, const char *path, const char *key, int64_t min, int64_t max, int64_t *out, bool *present,
-             struct err *e)
+int body_int(const json_t *obj, const char *path, const char *key, int64_t min, int64_t max, int64_t *out,
+             bool *present, struct err *e)
 {
     const json_t *v = field(obj, key);
     if (present)
@@ -72,7 +76,8 @@ int body_int(const json_t *obj, const char *path, const char *key, int64_t min, 
     return 0;
 }
 
-int body_str(const json_t *obj, const char *path, const char *key, size_t max_len, const char **out, struct err *e)
+int body_str(const json_t *obj, const char *path, const char *key, size_t max_len, const char **out,
+             struct err *e)
 {
     const json_t *v = field(obj, key);
     if (!v)
@@ -97,7 +102,8 @@ int body_obj(const json_t *obj, const char *path, const char *key, const json_t 
     return 0;
 }
 
-int body_arr(const json_t *obj, const char *path, const char *key, size_t max_items, const json_t **out, struct err *e)
+int body_arr(const json_t *obj, const char *path, const char *key, size_t max_items, const json_t **out,
+             struct err *e)
 {
     const json_t *v = field(obj, key);
     if (v && !json_is_array(v))
@@ -123,7 +129,8 @@ void body_unknown(const json_t *obj, const char *path, const char *const *known,
 {
     const char *key;
     json_t *v;
-    json_object_foreach ((json_t *)obj, key, v) {
+    json_object_foreach((json_t *)obj, key, v)
+    {
         if (is_known(key, known))
             continue;
         u->n++;
@@ -131,7 +138,8 @@ void body_unknown(const json_t *obj, const char *path, const char *const *known,
         size_t need = strlen(path) + strlen(key) + 4;
         if (used + need >= sizeof u->names)
             continue;
-        snprintf(u->names + used, sizeof u->names - used, "%s%s%s%s", used ? ", " : "", path, *path ? "." : "", key);
+        snprintf(u->names + used, sizeof u->names - used, "%s%s%s%s", used ? ", " : "", path,
+                 *path ? "." : "", key);
         for (char *p = u->names + used; *p; p++)
             if (*p < 0x20 || *p > 0x7e || *p == '"' || *p == '\\')
                 *p = '?';

@@ -1,4 +1,5 @@
-/* One request on its way through the API: what the handlers read, and how they end it. Everything here runs on the worker's own loop. */
+/* One request on its way through the API: what the handlers read, and how they end it. Everything here runs
+ * on the worker's own loop. */
 #pragma once
 
 #include "api/body.h"
@@ -37,7 +38,7 @@ struct call {
     char trace[56];         /* W3C traceparent for the masters */
     int64_t start_us;
     bool answered;
-    void *state;            /* the handler's own, in the pool */
+    void *state; /* the handler's own, in the pool */
 
     /* the call to a master in flight, if any (upstream.c) */
     struct upstream *upstream;
@@ -65,7 +66,8 @@ void call_send_empty(struct call *c, int status);
 void call_fail(struct call *c, const struct err *e);
 void call_fail_as(struct call *c, int status, const struct err *e);
 /** Shorthand: builds the error and ends with it. */
-void call_error(struct call *c, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void call_error(struct call *c, enum err_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* ---- calls to a master (upstream.c) ---- */
 
@@ -73,14 +75,17 @@ typedef void call_reply_cb(struct call *c, const ProtobufCMessage *reply);
 typedef void call_error_cb(struct call *c, const struct err *e);
 
 enum upstream_flags {
-    UPSTREAM_READ = 1,   /* changes nothing: may be repeated after a broken connection */
-    UPSTREAM_CREATE = 2, /* when the outcome is unknown, the client must not repeat it (Should-Retry: false) */
+    UPSTREAM_READ = 1, /* changes nothing: may be repeated after a broken connection */
+    UPSTREAM_CREATE =
+        2, /* when the outcome is unknown, the client must not repeat it (Should-Retry: false) */
 };
 
-/** Calls a master and goes on with `reply`; errors end the request (or go to `failed` when given). A call that was never sent is tried again
- *  for a while, on the next master. The message is copied. The client's leaving cancels it. */
-void call_master(struct call *c, const char *path, const ProtobufCMessage *in, const ProtobufCMessageDescriptor *out,
-                 unsigned flags, call_reply_cb *reply, call_error_cb *failed);
+/** Calls a master and goes on with `reply`; errors end the request (or go to `failed` when given). A call
+ * that was never sent is tried again for a while, on the next master. The message is copied. The client's
+ * leaving cancels it. */
+void call_master(struct call *c, const char *path, const ProtobufCMessage *in,
+                 const ProtobufCMessageDescriptor *out, unsigned flags, call_reply_cb *reply,
+                 call_error_cb *failed);
 
 /** Ends whatever is in flight, without a callback. */
 void upstream_cancel(struct call *c);

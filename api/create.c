@@ -1,5 +1,5 @@
-/* Owns the validation of create bodies. Invariant: every field of the contract is either carried into the spec, has its default value, or is
- * refused by name; fields outside the contract are only recorded. */
+/* Owns the validation of create bodies. Invariant: every field of the contract is either carried into the
+ * spec, has its default value, or is refused by name; fields outside the contract are only recorded. */
 #include "api/create.h"
 
 #include "api/network.h"
@@ -20,8 +20,10 @@ int timeout_check(int64_t seconds, int64_t max_timeout_ms, struct err *e)
         return err_set(e, ERR_INVALID, "Timeout must be greater than 0");
     if (max_timeout_ms > 0 && seconds > max_timeout_ms / 1000) {
         if (max_timeout_ms % 3600000 == 0)
-            return err_set(e, ERR_INVALID, "Timeout cannot be greater than %lld hours", (long long)(max_timeout_ms / 3600000));
-        return err_set(e, ERR_INVALID, "Timeout cannot be greater than %lld seconds", (long long)(max_timeout_ms / 1000));
+            return err_set(e, ERR_INVALID, "Timeout cannot be greater than %lld hours",
+                           (long long)(max_timeout_ms / 3600000));
+        return err_set(e, ERR_INVALID, "Timeout cannot be greater than %lld seconds",
+                       (long long)(max_timeout_ms / 1000));
     }
     return 0;
 }
@@ -32,8 +34,10 @@ static int check_map(const json_t *map, const char *key, size_t max_bytes, bool 
     const char *name;
     json_t *v;
     if (json_object_size(map) > MAX_MAP_ENTRIES)
-        return err_set(e, ERR_INVALID, "validation error: '%s' has more than %d entries", key, MAX_MAP_ENTRIES);
-    json_object_foreach ((json_t *)map, name, v) {
+        return err_set(e, ERR_INVALID, "validation error: '%s' has more than %d entries", key,
+                       MAX_MAP_ENTRIES);
+    json_object_foreach((json_t *)map, name, v)
+    {
         if (!json_is_string(v))
             return err_set(e, ERR_INVALID, "validation error: '%s.%.64s' must be a string", key, name);
         if (!*name || (env && strchr(name, '=')))
@@ -51,7 +55,8 @@ static size_t fill_pairs(struct create *c, const json_t *map, size_t at)
     const char *name;
     json_t *v;
     size_t n = 0;
-    json_object_foreach ((json_t *)map, name, v) {
+    json_object_foreach((json_t *)map, name, v)
+    {
         Cube__V1__Pair *p = &c->pairs[at + n];
         cube__v1__pair__init(p);
         p->key = (char *)name;
@@ -85,19 +90,22 @@ static int take_maps(struct create *c, const json_t *body, struct err *e)
         size_t digits = strspn(idle, "0123456789");
         long s = digits >= 1 && digits <= 7 && !idle[digits] ? atol(idle) : 0;
         if (s < 1 || s > MAX_IDLE_S)
-            return err_set(e, ERR_INVALID, "metadata 'cube.idle' must be a number of seconds from 1 to %d", MAX_IDLE_S);
+            return err_set(e, ERR_INVALID, "metadata 'cube.idle' must be a number of seconds from 1 to %d",
+                           MAX_IDLE_S);
         c->spec.idle_ms = s * 1000;
     }
     return 0;
 }
 
-static int take_lifecycle(struct create *c, const json_t *body, bool v2, int64_t max_timeout_ms, struct err *e)
+static int take_lifecycle(struct create *c, const json_t *body, bool v2, int64_t max_timeout_ms,
+                          struct err *e)
 {
     int64_t timeout = 0;
     bool has_timeout = false, auto_pause = false, memory = true, resume = false;
     const json_t *auto_resume = NULL;
     if (body_int(body, "", "timeout", INT32_MIN, INT32_MAX, &timeout, &has_timeout, e) < 0 ||
-        body_bool(body, "", "autoPause", &auto_pause, NULL, e) < 0 || body_bool(body, "", "autoPauseMemory", &memory, NULL, e) < 0 ||
+        body_bool(body, "", "autoPause", &auto_pause, NULL, e) < 0 ||
+        body_bool(body, "", "autoPauseMemory", &memory, NULL, e) < 0 ||
         body_obj(body, "", "autoResume", &auto_resume, e) < 0)
         return -1;
     if (auto_resume) {
@@ -111,8 +119,9 @@ static int take_lifecycle(struct create *c, const json_t *body, bool v2, int64_t
     if (!memory && !auto_pause)
         return err_set(e, ERR_INVALID, "'autoPauseMemory: false' is only valid with 'autoPause: true'");
     if (!memory && resume)
-        return err_set(e, ERR_INVALID, "'autoPauseMemory: false' is incompatible with 'autoResume': a filesystem-only pause "
-                                       "cannot be resumed by traffic");
+        return err_set(e, ERR_INVALID,
+                       "'autoPauseMemory: false' is incompatible with 'autoResume': a filesystem-only pause "
+                       "cannot be resumed by traffic");
     c->spec.timeout_ms = has_timeout ? timeout * 1000 : v2 ? CREATE_TIMEOUT_V2_MS : CREATE_TIMEOUT_V1_MS;
     if (!has_timeout && max_timeout_ms > 0 && c->spec.timeout_ms > max_timeout_ms)
         c->spec.timeout_ms = max_timeout_ms;
@@ -127,9 +136,11 @@ static int take_network(struct create *c, const json_t *body, struct err *e)
     bool internet = true;
     const json_t *net = NULL;
     struct network parsed = {.mask_request_host = ""};
-    if (body_bool(body, "", "allow_internet_access", &internet, NULL, e) < 0 || body_obj(body, "", "network", &net, e) < 0)
+    if (body_bool(body, "", "allow_internet_access", &internet, NULL, e) < 0 ||
+        body_obj(body, "", "network", &net, e) < 0)
         return -1;
-    if (net && network_parse(net, "network", false, c->spec.secure, &network_supported, &parsed, &c->unknown, e) < 0)
+    if (net &&
+        network_parse(net, "network", false, c->spec.secure, &network_supported, &parsed, &c->unknown, e) < 0)
         return -1;
     c->spec.deny_internet = !internet || parsed.deny_internet;
     c->spec.private_traffic = parsed.private_traffic;
@@ -143,7 +154,8 @@ static int take_network(struct create *c, const json_t *body, struct err *e)
     return 0;
 }
 
-/* Options of the contract that wait for a later part: their shape is checked, then any value but "nothing" is refused by name. */
+/* Options of the contract that wait for a later part: their shape is checked, then any value but "nothing" is
+ * refused by name. */
 static int refuse_later_parts(struct create *c, const json_t *body, struct err *e)
 {
     const json_t *mcp = NULL, *iam = NULL, *tokens = NULL, *mounts = NULL;
@@ -156,20 +168,35 @@ static int refuse_later_parts(struct create *c, const json_t *body, struct err *
             return -1;
         body_unknown(iam, "iam", known, &c->unknown);
     }
-    const char *name = json_object_size(tokens) > 0 ? "iam.tokens" : json_array_size(mounts) > 0 ? "volumeMounts" : NULL;
+    const char *name = json_object_size(tokens) > 0  ? "iam.tokens"
+                       : json_array_size(mounts) > 0 ? "volumeMounts"
+                                                     : NULL;
     if (!name)
         return 0;
-    err_set(e, ERR_INVALID, "'%s' is not supported by this version with a value other than its default", name);
+    err_set(e, ERR_INVALID, "'%s' is not supported by this version with a value other than its default",
+            name);
     return err_remedy(e, "leave the option out");
 }
 
 int create_parse(const json_t *body, bool v2, int64_t max_timeout_ms, struct create *out, struct err *e)
 {
-    static const char *const known_v1[] = {"templateID",   "timeout",   "autoPause",             "autoPauseMemory", "autoResume",
-                                           "secure",       "network",   "allow_internet_access", "metadata",        "envVars",
-                                           "volumeMounts", "mcp",       "iam",                   NULL};
-    static const char *const known_v2[] = {"templateID", "timeout", "autoPause", "autoPauseMemory", "autoResume",   "network",
-                                           "allow_internet_access", "metadata", "envVars", "volumeMounts", "mcp", "iam", NULL};
+    static const char *const known_v1[] = {"templateID", "timeout", "autoPause",    "autoPauseMemory",
+                                           "autoResume", "secure",  "network",      "allow_internet_access",
+                                           "metadata",   "envVars", "volumeMounts", "mcp",
+                                           "iam",        NULL};
+    static const char *const known_v2[] = {"templateID",
+                                           "timeout",
+                                           "autoPause",
+                                           "autoPauseMemory",
+                                           "autoResume",
+                                           "network",
+                                           "allow_internet_access",
+                                           "metadata",
+                                           "envVars",
+                                           "volumeMounts",
+                                           "mcp",
+                                           "iam",
+                                           NULL};
     memset(out, 0, sizeof *out);
     cube__v1__sandbox_spec__init(&out->spec);
     const char *ref = NULL;
@@ -184,8 +211,8 @@ int create_parse(const json_t *body, bool v2, int64_t max_timeout_ms, struct cre
         return -1;
     out->spec.template_id = out->template_ref;
     out->spec.secure = secure;
-    if (take_lifecycle(out, body, v2, max_timeout_ms, e) < 0 || take_maps(out, body, e) < 0 || take_network(out, body, e) < 0 ||
-        refuse_later_parts(out, body, e) < 0)
+    if (take_lifecycle(out, body, v2, max_timeout_ms, e) < 0 || take_maps(out, body, e) < 0 ||
+        take_network(out, body, e) < 0 || refuse_later_parts(out, body, e) < 0)
         return -1;
     body_unknown(body, "", v2 ? known_v2 : known_v1, &out->unknown);
     return 0;

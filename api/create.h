@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define CREATE_TIMEOUT_V1_MS 15000  /* server defaults, contracts/e2b.md §0.1 */
+#define CREATE_TIMEOUT_V1_MS 15000 /* server defaults, contracts/e2b.md §0.1 */
 #define CREATE_TIMEOUT_V2_MS 300000
 
 struct create {
@@ -19,8 +19,8 @@ struct create {
     struct unknown unknown;
 };
 
-/** Checks a body by the rules of contracts/e2b.md §1.4. `max_timeout_ms` is the team's longest timeout, 0 = none. The JSON must outlive `out`;
- *  release with create_free, also after a failure. */
+/** Checks a body by the rules of contracts/e2b.md §1.4. `max_timeout_ms` is the team's longest timeout, 0 =
+ * none. The JSON must outlive `out`; release with create_free, also after a failure. */
 int create_parse(const json_t *body, bool v2, int64_t max_timeout_ms, struct create *out, struct err *e);
 void create_free(struct create *c);
 

@@ -1,4 +1,5 @@
-/* Owns the answers under /cube/v1 about one sandbox: everything the platform knows, its timeline, and the timeline told in sentences. */
+/* Owns the answers under /cube/v1 about one sandbox: everything the platform knows, its timeline, and the
+ * timeline told in sentences. */
 #include "api/create.h"
 #include "api/handlers.h"
 #include "api/present.h"
@@ -9,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-static void get(struct call *c, const char *method, const ProtobufCMessageDescriptor *out, call_reply_cb *reply)
+static void get(struct call *c, const char *method, const ProtobufCMessageDescriptor *out,
+                call_reply_cb *reply)
 {
     Cube__Master__V1__GetRequest in = CUBE__MASTER__V1__GET_REQUEST__INIT;
     in.sandbox_id = (char *)path_sandbox_id(c);
@@ -160,5 +162,6 @@ void handle_cube_lease(struct call *c)
     body_unknown(c->body, "", known, &c->unknown);
     in.team_id = c->caller.team_id;
     in.timeout_ms = seconds * 1000;
-    call_master(c, MASTER_SANDBOXES "SetDeadline", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0, reply_empty, NULL);
+    call_master(c, MASTER_SANDBOXES "SetDeadline", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0,
+                reply_empty, NULL);
 }

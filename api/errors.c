@@ -1,4 +1,5 @@
-/* Owns the shape of error answers. Invariant: code and message are always there, and every class of error says what to do about it. */
+/* Owns the shape of error answers. Invariant: code and message are always there, and every class of error
+ * says what to do about it. */
 #include "api/errors.h"
 
 #include "lib/base/jsonw.h"

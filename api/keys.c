@@ -1,4 +1,5 @@
-/* Owns teams and API keys. Invariant: a key's text is in memory only while its one answer is written; the master gets the digest and the mask. */
+/* Owns teams and API keys. Invariant: a key's text is in memory only while its one answer is written; the
+ * master gets the digest and the mask. */
 #include "api/auth.h"
 #include "api/handlers.h"
 #include "api/server.h"
@@ -92,14 +93,16 @@ static void create_key(struct call *c, const char *team, const char *given, bool
         memcpy(k->text, given, KEY_LEN + 1);
     char digest[65], mask[16];
     sha256_hex(k->text, KEY_LEN, digest);
-    snprintf(mask, sizeof mask, "%.*s...%s", MASK_HEAD, k->text + sizeof KEY_PREFIX - 1, k->text + KEY_LEN - MASK_TAIL);
+    snprintf(mask, sizeof mask, "%.*s...%s", MASK_HEAD, k->text + sizeof KEY_PREFIX - 1,
+             k->text + KEY_LEN - MASK_TAIL);
     Cube__Master__V1__CreateKeyRequest in = CUBE__MASTER__V1__CREATE_KEY_REQUEST__INIT;
     in.team_id = (char *)team;
     in.name = (char *)name;
     in.key_sha256 = digest;
     in.mask = mask;
     in.admin = admin;
-    call_master(c, MASTER_CATALOG "CreateKey", &in.base, &cube__master__v1__create_key_reply__descriptor, 0, on_key_created, NULL);
+    call_master(c, MASTER_CATALOG "CreateKey", &in.base, &cube__master__v1__create_key_reply__descriptor, 0,
+                on_key_created, NULL);
 }
 
 void handle_key_create(struct call *c)
@@ -122,7 +125,8 @@ void handle_cube_key_create(struct call *c)
     struct err e = {0};
     const char *team = "default", *key = NULL;
     bool admin = false;
-    if (body_str(c->body, "", "teamID", 63, &team, &e) < 0 || body_str(c->body, "", "key", 256, &key, &e) < 0 ||
+    if (body_str(c->body, "", "teamID", 63, &team, &e) < 0 ||
+        body_str(c->body, "", "key", 256, &key, &e) < 0 ||
         body_bool(c->body, "", "admin", &admin, NULL, &e) < 0) {
         call_fail(c, &e);
         return;
@@ -152,7 +156,8 @@ static void list_keys(struct call *c, const char *team)
 {
     Cube__Master__V1__ListKeysRequest in = CUBE__MASTER__V1__LIST_KEYS_REQUEST__INIT;
     in.team_id = (char *)team;
-    call_master(c, MASTER_CATALOG "ListKeys", &in.base, &cube__master__v1__list_keys_reply__descriptor, UPSTREAM_READ, on_keys, NULL);
+    call_master(c, MASTER_CATALOG "ListKeys", &in.base, &cube__master__v1__list_keys_reply__descriptor,
+                UPSTREAM_READ, on_keys, NULL);
 }
 
 static const char *query_team(struct call *c)
@@ -182,7 +187,8 @@ static void delete_key(struct call *c, const char *team, const char *key_id)
     Cube__Master__V1__DeleteKeyRequest in = CUBE__MASTER__V1__DELETE_KEY_REQUEST__INIT;
     in.team_id = (char *)team;
     in.key_id = (char *)key_id;
-    call_master(c, MASTER_CATALOG "DeleteKey", &in.base, &cube__master__v1__empty__descriptor, 0, on_key_deleted, NULL);
+    call_master(c, MASTER_CATALOG "DeleteKey", &in.base, &cube__master__v1__empty__descriptor, 0,
+                on_key_deleted, NULL);
 }
 
 void handle_key_delete(struct call *c)
@@ -202,7 +208,8 @@ void handle_cube_key_delete(struct call *c)
 
 /* ---- teams ---- */
 
-/* The CLI's login takes `apiKey` of the default team for its later calls; only the caller knows his key, so it is the one he presented. */
+/* The CLI's login takes `apiKey` of the default team for its later calls; only the caller knows his key, so
+ * it is the one he presented. */
 void handle_team_list(struct call *c)
 {
     const char *key = call_header(c, "x-api-key"), *bearer = call_header(c, "authorization");
@@ -250,7 +257,8 @@ void handle_cube_team_get(struct call *c)
 {
     Cube__Master__V1__GetTeamRequest in = CUBE__MASTER__V1__GET_TEAM_REQUEST__INIT;
     in.team_id = (char *)c->match.args[0];
-    call_master(c, MASTER_CATALOG "GetTeam", &in.base, &cube__master__v1__team__descriptor, UPSTREAM_READ, on_team, NULL);
+    call_master(c, MASTER_CATALOG "GetTeam", &in.base, &cube__master__v1__team__descriptor, UPSTREAM_READ,
+                on_team, NULL);
 }
 
 static bool team_name_ok(const char *s)
@@ -261,15 +269,18 @@ static bool team_name_ok(const char *s)
 
 void handle_cube_team_put(struct call *c)
 {
-    static const char *const known[] = {"teamID",   "name",        "slug",             "blocked",    "maxSandboxes",
-                                        "maxVcpus", "maxMemoryMB", "createsPerSecond", "maxTimeout", NULL};
+    static const char *const known[] = {"teamID",       "name",     "slug",        "blocked",
+                                        "maxSandboxes", "maxVcpus", "maxMemoryMB", "createsPerSecond",
+                                        "maxTimeout",   NULL};
     struct err e = {0};
     int64_t sandboxes = 0, vcpus = 0, memory = 0, creates = 0, timeout = 0;
     bool blocked = false;
     const char *id = NULL, *name = NULL, *slug = NULL;
     const int64_t max = INT32_MAX;
-    if (body_str(c->body, "", "teamID", 63, &id, &e) < 0 || body_str(c->body, "", "name", 127, &name, &e) < 0 ||
-        body_str(c->body, "", "slug", 63, &slug, &e) < 0 || body_bool(c->body, "", "blocked", &blocked, NULL, &e) < 0 ||
+    if (body_str(c->body, "", "teamID", 63, &id, &e) < 0 ||
+        body_str(c->body, "", "name", 127, &name, &e) < 0 ||
+        body_str(c->body, "", "slug", 63, &slug, &e) < 0 ||
+        body_bool(c->body, "", "blocked", &blocked, NULL, &e) < 0 ||
         body_int(c->body, "", "maxSandboxes", 0, max, &sandboxes, NULL, &e) < 0 ||
         body_int(c->body, "", "maxVcpus", 0, max, &vcpus, NULL, &e) < 0 ||
         body_int(c->body, "", "maxMemoryMB", 0, max, &memory, NULL, &e) < 0 ||
@@ -280,7 +291,9 @@ void handle_cube_team_put(struct call *c)
     }
     slug = slug ? slug : id;
     if (!team_name_ok(id) || !team_name_ok(slug)) {
-        call_error(c, ERR_INVALID, "validation error: 'teamID' and 'slug' must be 1 to 63 characters of a-z, 0-9, '-' and '_'");
+        call_error(
+            c, ERR_INVALID,
+            "validation error: 'teamID' and 'slug' must be 1 to 63 characters of a-z, 0-9, '-' and '_'");
         return;
     }
     body_unknown(c->body, "", known, &c->unknown);

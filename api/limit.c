@@ -1,5 +1,5 @@
-/* Owns the counters of the rate limit. Invariant: lock-free and of fixed size; two teams that share a slot can only make each other's count
- * start anew, never add to it. */
+/* Owns the counters of the rate limit. Invariant: lock-free and of fixed size; two teams that share a slot
+ * can only make each other's count start anew, never add to it. */
 #include "api/limit.h"
 
 #include "api/metrics.h"
@@ -22,7 +22,8 @@ static uint64_t hash(const char *s)
     return h ^ h >> 29;
 }
 
-bool limit_count(const char *team, int64_t now_ms, int64_t limit, int64_t window_ms, int64_t *used, int64_t *reset_s)
+bool limit_count(const char *team, int64_t now_ms, int64_t limit, int64_t window_ms, int64_t *used,
+                 int64_t *reset_s)
 {
     uint64_t h = hash(team);
     uint64_t window = (uint64_t)(now_ms / window_ms);
@@ -31,7 +32,8 @@ bool limit_count(const char *team, int64_t now_ms, int64_t limit, int64_t window
     uint64_t old = atomic_load_explicit(slot, memory_order_relaxed), new;
     do {
         new = (old & 0xffffffff00000000u) == tag ? old + 1 : tag | 1;
-    } while (!atomic_compare_exchange_weak_explicit(slot, &old, new, memory_order_relaxed, memory_order_relaxed));
+    } while (
+        !atomic_compare_exchange_weak_explicit(slot, &old, new, memory_order_relaxed, memory_order_relaxed));
     *used = (int64_t)(new & 0xffffffffu);
     *reset_s = (window_ms - now_ms % window_ms + 999) / 1000;
     return *used <= limit;
@@ -43,7 +45,8 @@ int limit_check(struct call *c)
     if (api->rate_limit == 0 || !c->caller.team_id[0])
         return 0;
     int64_t used, reset_s;
-    bool ok = limit_count(c->caller.team_id, clock_realtime_ms(), api->rate_limit, api->rate_window_ms, &used, &reset_s);
+    bool ok = limit_count(c->caller.team_id, clock_realtime_ms(), api->rate_limit, api->rate_window_ms, &used,
+                          &reset_s);
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)api->rate_limit);
     call_add_header(c, "ratelimit-limit", text);

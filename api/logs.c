@@ -1,4 +1,5 @@
-/* Owns the two log answers. Invariant: `line` of the old form is a JSON object as text with at least `level`, which the CLI parses. */
+/* Owns the two log answers. Invariant: `line` of the old form is a JSON object as text with at least `level`,
+ * which the CLI parses. */
 #include "api/handlers.h"
 #include "api/server.h"
 
@@ -85,8 +86,8 @@ void handle_sandbox_logs_v1(struct call *c)
     }
     in.team_id = c->caller.team_id;
     in.limit = limit ? (uint32_t)limit : LOG_MAX;
-    call_master(c, MASTER_SANDBOXES "ReadLog", &in.base, &cube__master__v1__read_log_reply__descriptor, UPSTREAM_READ, on_logs_v1,
-                NULL);
+    call_master(c, MASTER_SANDBOXES "ReadLog", &in.base, &cube__master__v1__read_log_reply__descriptor,
+                UPSTREAM_READ, on_logs_v1, NULL);
 }
 
 void handle_sandbox_logs_v2(struct call *c)
@@ -101,13 +102,17 @@ void handle_sandbox_logs_v2(struct call *c)
     const char *search = query_get(&c->query, "search");
     if (query_int(&c->query, "cursor", 0, INT64_MAX, 0, &in.cursor_ms, &e) == 0 &&
         query_int(&c->query, "limit", 0, LOG_MAX, LOG_MAX, &limit, &e) == 0) {
-        if (direction && *direction && strcmp(direction, "forward") != 0 && strcmp(direction, "backward") != 0)
-            err_set(&e, ERR_INVALID, "validation error: query parameter 'direction' must be forward or backward");
-        else if (level && *level && strcmp(level, "debug") != 0 && strcmp(level, "info") != 0 && strcmp(level, "warn") != 0 &&
-                 strcmp(level, "error") != 0)
-            err_set(&e, ERR_INVALID, "validation error: query parameter 'level' must be debug, info, warn or error");
+        if (direction && *direction && strcmp(direction, "forward") != 0 &&
+            strcmp(direction, "backward") != 0)
+            err_set(&e, ERR_INVALID,
+                    "validation error: query parameter 'direction' must be forward or backward");
+        else if (level && *level && strcmp(level, "debug") != 0 && strcmp(level, "info") != 0 &&
+                 strcmp(level, "warn") != 0 && strcmp(level, "error") != 0)
+            err_set(&e, ERR_INVALID,
+                    "validation error: query parameter 'level' must be debug, info, warn or error");
         else if (search && strlen(search) > 256)
-            err_set(&e, ERR_INVALID, "validation error: query parameter 'search' must be at most 256 bytes long");
+            err_set(&e, ERR_INVALID,
+                    "validation error: query parameter 'search' must be at most 256 bytes long");
     }
     if (e.code) {
         call_fail(c, &e);
@@ -118,6 +123,6 @@ void handle_sandbox_logs_v2(struct call *c)
     in.backward = !direction || strcmp(direction, "forward") != 0;
     in.level = (char *)(level ? level : "");
     in.search = (char *)(search ? search : "");
-    call_master(c, MASTER_SANDBOXES "ReadLog", &in.base, &cube__master__v1__read_log_reply__descriptor, UPSTREAM_READ, on_logs_v2,
-                NULL);
+    call_master(c, MASTER_SANDBOXES "ReadLog", &in.base, &cube__master__v1__read_log_reply__descriptor,
+                UPSTREAM_READ, on_logs_v2, NULL);
 }

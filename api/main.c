@@ -22,22 +22,30 @@ struct settings {
     char *listen, *admin_listen, *master, *domain, *cors_origin, *key_dir, *admin_token_file, *log_level;
 };
 
-#define KEY(name, type, field, fallback, min, max, help) {name, type, offsetof(struct settings, field), fallback, min, max, help}
+#define KEY(name, type, field, fallback, min, max, help)                                                     \
+    {                                                                                                        \
+        name, type, offsetof(struct settings, field), fallback, min, max, help                               \
+    }
 static const struct config_key keys[] = {
     KEY("listen", CONFIG_STR, listen, "127.0.0.1:3000", 0, 0, "address of the API"),
-    KEY("admin_listen", CONFIG_STR, admin_listen, "127.0.0.1:3100", 0, 0, "address of /metrics, /healthz, /readyz"),
+    KEY("admin_listen", CONFIG_STR, admin_listen, "127.0.0.1:3100", 0, 0,
+        "address of /metrics, /healthz, /readyz"),
     KEY("master", CONFIG_STR, master, "127.0.0.1:3010", 0, 0, "addresses of masters, by comma"),
     KEY("domain", CONFIG_STR, domain, "", 0, 0, "domain of the ingress, or nothing"),
     KEY("key_dir", CONFIG_STR, key_dir, "/var/lib/cube/keys", 0, 0, "directory of the role keys"),
-    KEY("admin_token_file", CONFIG_STR, admin_token_file, "", 0, 0, "the operator's token; default <key_dir>/admin_token"),
+    KEY("admin_token_file", CONFIG_STR, admin_token_file, "", 0, 0,
+        "the operator's token; default <key_dir>/admin_token"),
     KEY("cors_origin", CONFIG_STR, cors_origin, "*", 0, 0, "origin that browsers may call from, or nothing"),
     KEY("threads", CONFIG_INT, api.threads, "1", 1, MAX_THREADS, "event loops"),
     KEY("max_body", CONFIG_SIZE, api.max_body, "16M", 1, BODY_MAX, "largest request body"),
-    KEY("max_connections", CONFIG_INT, api.max_connections, "20000", 1, 1000000, "client connections per thread"),
+    KEY("max_connections", CONFIG_INT, api.max_connections, "20000", 1, 1000000,
+        "client connections per thread"),
     KEY("key_ttl", CONFIG_MS, api.key_ttl_ms, "5s", 1, 3600000, "how long a checked API key is believed"),
-    KEY("incomplete_timeout", CONFIG_MS, api.incomplete_ms, "30s", 100, 3600000, "for a request to become complete"),
+    KEY("incomplete_timeout", CONFIG_MS, api.incomplete_ms, "30s", 100, 3600000,
+        "for a request to become complete"),
     KEY("master_timeout", CONFIG_MS, api.master_timeout_ms, "70s", 100, 3600000, "for an answer of a master"),
-    KEY("rate_limit", CONFIG_INT, api.rate_limit, "20000", 0, 1000000000, "requests of a team per window; 0 = no limit"),
+    KEY("rate_limit", CONFIG_INT, api.rate_limit, "20000", 0, 1000000000,
+        "requests of a team per window; 0 = no limit"),
     KEY("rate_window", CONFIG_MS, api.rate_window_ms, "30s", 1000, 3600000, "window of the rate limit"),
     KEY("log_level", CONFIG_STR, log_level, "info", 0, 0, "debug, info, warn or error"),
     {0},
@@ -49,7 +57,8 @@ static void usage(void)
 {
     printf("cube-api - the E2B-compatible REST API of the sandbox platform\n\n"
            "usage: cube-api [--config FILE] [--help] [--version]\n\n"
-           "It serves HTTP/1.1, keeps no state, and talks to the masters. Stop it with SIGTERM: requests in flight end first.\n\n"
+           "It serves HTTP/1.1, keeps no state, and talks to the masters. Stop it with SIGTERM: requests in "
+           "flight end first.\n\n"
            "Keys of the section \"api\" (and \"common\"):\n");
     config_usage("api", keys);
 }

@@ -1,5 +1,5 @@
-/* Owns the connections to the masters. Invariant: a worker uses one master until it fails, so that calls of one client stay in order and
- * failures show at once; after a failure the list is gone through in turn. */
+/* Owns the connections to the masters. Invariant: a worker uses one master until it fails, so that calls of
+ * one client stay in order and failures show at once; after a failure the list is gone through in turn. */
 #include "api/masters.h"
 
 #include <stdlib.h>
@@ -20,7 +20,8 @@ struct masters *masters_new(struct loop *l, struct rpc_creds *creds, const char 
         err_set(e, ERR_INTERNAL, "connecting to masters: out of memory");
         return NULL;
     }
-    for (char *save = NULL, *a = strtok_r(list, ", ", &save); a && m->n < MASTERS_MAX; a = strtok_r(NULL, ", ", &save)) {
+    for (char *save = NULL, *a = strtok_r(list, ", ", &save); a && m->n < MASTERS_MAX;
+         a = strtok_r(NULL, ", ", &save)) {
         struct sockaddr_storage addr;
         socklen_t len;
         if (loop_address_parse(a, &addr, &len, e) < 0)

@@ -11,7 +11,8 @@ struct masters;
 struct masters *masters_new(struct loop *l, struct rpc_creds *creds, const char *addresses, struct err *e);
 /** The one in use, and its number for masters_failed. */
 struct rpc_client *masters_current(struct masters *m, unsigned *number);
-/** The one with this number could not be reached: the next takes its place, unless another call noticed before. */
+/** The one with this number could not be reached: the next takes its place, unless another call noticed
+ * before. */
 void masters_failed(struct masters *m, unsigned number);
 unsigned masters_count(struct masters *m);
 void masters_free(struct masters *m);

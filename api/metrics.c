@@ -1,4 +1,5 @@
-/* Owns the counters of the API. Invariant: their number is fixed by the table of routes, so no client can grow them. */
+/* Owns the counters of the API. Invariant: their number is fixed by the table of routes, so no client can
+ * grow them. */
 #include "api/metrics.h"
 
 #include "lib/net/metrics.h"
@@ -15,8 +16,9 @@ static struct metric seconds[ROUTE_COUNT + 1];
 static struct metric unknown_fields = {.name = "cube_api_unknown_fields_total",
                                        .help = "Fields in request bodies that this version does not know",
                                        .kind = METRIC_COUNTER};
-static struct metric in_flight = {
-    .name = "cube_api_requests_in_flight", .help = "Requests that wait for their answer", .kind = METRIC_GAUGE};
+static struct metric in_flight = {.name = "cube_api_requests_in_flight",
+                                  .help = "Requests that wait for their answer",
+                                  .kind = METRIC_GAUGE};
 static struct metric disconnects = {.name = "cube_api_client_disconnects_total",
                                     .help = "Clients that left before their answer",
                                     .kind = METRIC_COUNTER};
@@ -26,8 +28,9 @@ static struct metric master_retries = {.name = "cube_api_master_retries_total",
 static struct metric incomplete = {.name = "cube_api_incomplete_requests_total",
                                    .help = "Connections closed because their request did not become complete",
                                    .kind = METRIC_COUNTER};
-static struct metric rate_limited = {
-    .name = "cube_api_rate_limited_total", .help = "Requests answered 429 by the rate limit", .kind = METRIC_COUNTER};
+static struct metric rate_limited = {.name = "cube_api_rate_limited_total",
+                                     .help = "Requests answered 429 by the rate limit",
+                                     .kind = METRIC_COUNTER};
 
 static char *labels(const char *fmt, const char *a, const char *b)
 {
@@ -40,10 +43,11 @@ void api_metrics_init(void)
     for (int i = 0; i <= ROUTE_COUNT; i++) {
         const char *name = i < ROUTE_COUNT ? routes[i].name : "none";
         for (int k = 0; k < CLASSES; k++) {
-            requests[i][k] = (struct metric){.name = "cube_api_requests_total",
-                                             .labels = labels("route=\"%s\",code=\"%s\"", name, class_names[k]),
-                                             .help = "Requests by route and class of status",
-                                             .kind = METRIC_COUNTER};
+            requests[i][k] =
+                (struct metric){.name = "cube_api_requests_total",
+                                .labels = labels("route=\"%s\",code=\"%s\"", name, class_names[k]),
+                                .help = "Requests by route and class of status",
+                                .kind = METRIC_COUNTER};
             metric_register(&requests[i][k]);
         }
         seconds[i] = (struct metric){.name = "cube_api_request_seconds",

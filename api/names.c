@@ -1,4 +1,5 @@
-/* Owns the syntax of names that clients send. Invariant: what passes here is safe to put into a Redis key, a header or a log line. */
+/* Owns the syntax of names that clients send. Invariant: what passes here is safe to put into a Redis key, a
+ * header or a log line. */
 #include "api/names.h"
 
 #include "lib/base/ids.h"
@@ -49,7 +50,8 @@ int template_ref_parse(const char *s, char *out, struct err *e)
     if (n == 0)
         return err_set(e, ERR_INVALID, "validation error: 'templateID' must not be empty");
     if (n > TEMPLATE_REF_MAX)
-        return err_set(e, ERR_INVALID, "Invalid template reference: longer than %d characters", TEMPLATE_REF_MAX);
+        return err_set(e, ERR_INVALID, "Invalid template reference: longer than %d characters",
+                       TEMPLATE_REF_MAX);
     for (size_t i = 0; i < n; i++)
         out[i] = (char)(s[i] >= 'A' && s[i] <= 'Z' ? s[i] | 0x20 : s[i]);
     out[n] = '\0';
@@ -67,8 +69,9 @@ int template_ref_parse(const char *s, char *out, struct err *e)
         return 0;
     }
     if (part == 0 || *end)
-        return err_set(e, ERR_INVALID,
-                       "Invalid template reference: must be [namespace/]alias[:tag] of letters, digits, '-' and '_'");
+        return err_set(
+            e, ERR_INVALID,
+            "Invalid template reference: must be [namespace/]alias[:tag] of letters, digits, '-' and '_'");
     return 0;
 }
 

@@ -1,4 +1,5 @@
-/* Names in requests: sandbox IDs with the old client suffix, template references, and the shapes of addresses and domains. */
+/* Names in requests: sandbox IDs with the old client suffix, template references, and the shapes of addresses
+ * and domains. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -7,11 +8,13 @@
 
 #define TEMPLATE_REF_MAX 128 /* contracts/e2b.md §1.5 */
 
-/** Accepts "<sandboxID>" or "<sandboxID>-<clientID>" and writes the sandbox ID. Fails with ERR_INVALID "Invalid sandbox ID" when there are
- *  more than two parts or other characters than [a-z0-9], and with ERR_NOT_FOUND when it cannot be one of ours. `out` holds 22 bytes. */
+/** Accepts "<sandboxID>" or "<sandboxID>-<clientID>" and writes the sandbox ID. Fails with ERR_INVALID
+ * "Invalid sandbox ID" when there are more than two parts or other characters than [a-z0-9], and with
+ * ERR_NOT_FOUND when it cannot be one of ours. `out` holds 22 bytes. */
 int sandbox_id_parse(const char *s, char *out, struct err *e);
 
-/** Trims, lower-cases and checks "[namespace/]alias[:tag]" or a template ID. `out` holds TEMPLATE_REF_MAX + 1 bytes. */
+/** Trims, lower-cases and checks "[namespace/]alias[:tag]" or a template ID. `out` holds TEMPLATE_REF_MAX + 1
+ * bytes. */
 int template_ref_parse(const char *s, char *out, struct err *e);
 
 /** Whether a reference (checked) has a tag. */

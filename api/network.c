@@ -1,5 +1,6 @@
-/* Owns the validation of network options (contracts/e2b.md §1.4, §9.2). Invariant: an option passes only when it is legal and either the nodes
- * enforce it or it asks for nothing; a policy that nobody enforces is never accepted silently. */
+/* Owns the validation of network options (contracts/e2b.md §1.4, §9.2). Invariant: an option passes only when
+ * it is legal and either the nodes enforce it or it asks for nothing; a policy that nobody enforces is never
+ * accepted silently. */
 #include "api/network.h"
 
 #include "api/names.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_LIST 1024   /* entries of allowOut and denyOut each */
+#define MAX_LIST 1024 /* entries of allowOut and denyOut each */
 #define MAX_RULES 10
 #define MAX_HEADERS 20
 #define ENVD_PORT 49983
@@ -16,34 +17,38 @@ const struct network_support network_supported = {0};
 
 static int unsupported(struct err *e, const char *path, const char *key)
 {
-    err_set(e, ERR_INVALID, "'%s%s%s' is not supported by this version with a value other than its default", path,
-            *path ? "." : "", key);
+    err_set(e, ERR_INVALID, "'%s%s%s' is not supported by this version with a value other than its default",
+            path, *path ? "." : "", key);
     return err_remedy(e, "leave the option out");
 }
 
-static int check_out_list(const json_t *list, const char *path, const char *key, bool domains, bool *has_domain, bool *has_all,
-                          struct err *e)
+static int check_out_list(const json_t *list, const char *path, const char *key, bool domains,
+                          bool *has_domain, bool *has_all, struct err *e)
 {
     size_t i;
     json_t *v;
-    json_array_foreach ((json_t *)list, i, v) {
+    json_array_foreach((json_t *)list, i, v)
+    {
         const char *s = json_string_value(v);
         if (!s)
-            return err_set(e, ERR_INVALID, "validation error: '%s%s%s[%zu]' must be a string", path, *path ? "." : "", key, i);
+            return err_set(e, ERR_INVALID, "validation error: '%s%s%s[%zu]' must be a string", path,
+                           *path ? "." : "", key, i);
         if (name_is_ip_or_cidr(s)) {
             if (strcmp(s, "0.0.0.0/0") == 0)
                 *has_all = true;
             continue;
         }
         if (!domains || !name_is_domain(s, true))
-            return err_set(e, ERR_INVALID, "validation error: '%s%s%s' has an entry that is no %s: %.64s", path,
-                           *path ? "." : "", key, domains ? "CIDR block, address or domain" : "CIDR block or address", s);
+            return err_set(e, ERR_INVALID, "validation error: '%s%s%s' has an entry that is no %s: %.64s",
+                           path, *path ? "." : "", key,
+                           domains ? "CIDR block, address or domain" : "CIDR block or address", s);
         *has_domain = true;
     }
     return 0;
 }
 
-static int check_egress_proxy(const json_t *net, const char *path, bool *wanted, struct unknown *u, struct err *e)
+static int check_egress_proxy(const json_t *net, const char *path, bool *wanted, struct unknown *u,
+                              struct err *e)
 {
     const json_t *proxy = NULL, *tls = NULL;
     if (body_obj(net, path, "egressProxy", &proxy, e) < 0)
@@ -58,8 +63,8 @@ static int check_egress_proxy(const json_t *net, const char *path, bool *wanted,
         body_obj(proxy, "network.egressProxy", "tls", &tls, e) < 0)
         return -1;
     const char *colon = address ? strrchr(address, ':') : NULL;
-    if (!colon || colon == address || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5 ||
-        atoi(colon + 1) < 1 || atoi(colon + 1) > 65535)
+    if (!colon || colon == address || strspn(colon + 1, "0123456789") != strlen(colon + 1) ||
+        strlen(colon + 1) > 5 || atoi(colon + 1) < 1 || atoi(colon + 1) > 65535)
         return err_set(e, ERR_INVALID, "validation error: 'network.egressProxy.address' must be host:port");
     static const char *const known[] = {"address", "username", "password", "tls", NULL};
     body_unknown(proxy, "network.egressProxy", known, u);
@@ -80,16 +85,20 @@ static int check_transform(const char *domain, const json_t *rule, struct unknow
     static const char *const known[] = {"headers", NULL};
     body_unknown(transform, "network.rules.transform", known, u);
     if (json_object_size(headers) > MAX_HEADERS)
-        return err_set(e, ERR_INVALID, "validation error: the rule of '%.64s' sets more than %d headers", domain, MAX_HEADERS);
+        return err_set(e, ERR_INVALID, "validation error: the rule of '%.64s' sets more than %d headers",
+                       domain, MAX_HEADERS);
     const char *name;
     json_t *value;
-    json_object_foreach ((json_t *)headers, name, value) {
+    json_object_foreach((json_t *)headers, name, value)
+    {
         if (!name_is_token(name, 64))
-            return err_set(e, ERR_INVALID, "validation error: the rule of '%.64s' has an illegal header name", domain);
+            return err_set(e, ERR_INVALID, "validation error: the rule of '%.64s' has an illegal header name",
+                           domain);
         const char *s = json_string_value(value);
         if (!s || strlen(s) > 2048 || strpbrk(s, "\r\n"))
             return err_set(e, ERR_INVALID,
-                           "validation error: header '%s' of '%.64s' must be a string of at most 2048 bytes without line breaks",
+                           "validation error: header '%s' of '%.64s' must be a string of at most 2048 bytes "
+                           "without line breaks",
                            name, domain);
     }
     return 0;
@@ -101,17 +110,23 @@ static int check_rules(const json_t *net, const char *path, bool *wanted, struct
     if (body_obj(net, path, "rules", &rules, e) < 0)
         return -1;
     if (json_object_size(rules) > MAX_RULES)
-        return err_set(e, ERR_INVALID, "validation error: 'network.rules' names more than %d domains", MAX_RULES);
+        return err_set(e, ERR_INVALID, "validation error: 'network.rules' names more than %d domains",
+                       MAX_RULES);
     const char *domain;
     json_t *list;
-    json_object_foreach ((json_t *)rules, domain, list) {
+    json_object_foreach((json_t *)rules, domain, list)
+    {
         if (!name_is_domain(domain, true))
-            return err_set(e, ERR_INVALID, "validation error: 'network.rules' names no domain: %.64s", domain);
+            return err_set(e, ERR_INVALID, "validation error: 'network.rules' names no domain: %.64s",
+                           domain);
         if (!json_is_array(list) || json_array_size(list) > 1)
-            return err_set(e, ERR_INVALID, "validation error: 'network.rules.%.64s' must be an array of at most one rule", domain);
+            return err_set(e, ERR_INVALID,
+                           "validation error: 'network.rules.%.64s' must be an array of at most one rule",
+                           domain);
         const json_t *rule = json_array_get(list, 0);
         if (rule && !json_is_object(rule))
-            return err_set(e, ERR_INVALID, "validation error: 'network.rules.%.64s[0]' must be an object", domain);
+            return err_set(e, ERR_INVALID, "validation error: 'network.rules.%.64s[0]' must be an object",
+                           domain);
         if (rule && check_transform(domain, rule, u, e) < 0)
             return -1;
         *wanted = *wanted || rule;
@@ -126,9 +141,12 @@ static int check_dns(const json_t *net, const char *path, bool *wanted, struct e
         return -1;
     size_t i;
     json_t *v;
-    json_array_foreach ((json_t *)list, i, v)
-        if (!json_is_string(v) || !name_is_ipv4(json_string_value(v)))
-            return err_set(e, ERR_INVALID, "validation error: 'network.dnsServers' must hold IPv4 addresses");
+    json_array_foreach(
+        (json_t *)list, i,
+        v) if (!json_is_string(v) ||
+               !name_is_ipv4(json_string_value(
+                   v))) return err_set(e, ERR_INVALID,
+                                       "validation error: 'network.dnsServers' must hold IPv4 addresses");
     *wanted = list != NULL; /* an empty list means "no DNS", which is not the default */
     return 0;
 }
@@ -140,49 +158,59 @@ static int check_https_ports(const json_t *net, const char *path, bool *wanted, 
         return -1;
     size_t i;
     json_t *v;
-    json_array_foreach ((json_t *)list, i, v) {
+    json_array_foreach((json_t *)list, i, v)
+    {
         json_int_t port = json_is_integer(v) ? json_integer_value(v) : 0;
         if (port < 1 || port > 65535 || port == ENVD_PORT)
-            return err_set(e, ERR_INVALID, "validation error: 'network.httpsPorts' must hold ports from 1 to 65535 other than %d",
-                           ENVD_PORT);
+            return err_set(
+                e, ERR_INVALID,
+                "validation error: 'network.httpsPorts' must hold ports from 1 to 65535 other than %d",
+                ENVD_PORT);
     }
     *wanted = json_array_size(list) > 0;
     return 0;
 }
 
-static int check_ingress(const json_t *net, const char *path, bool secured, const struct network_support *can, struct network *out,
-                         struct err *e)
+static int check_ingress(const json_t *net, const char *path, bool secured, const struct network_support *can,
+                         struct network *out, struct err *e)
 {
     bool public_traffic = true, ports = false;
     if (body_bool(net, path, "allowPublicTraffic", &public_traffic, NULL, e) < 0 ||
-        body_str(net, path, "maskRequestHost", 255, &out->mask_request_host, e) < 0 || check_https_ports(net, path, &ports, e) < 0)
+        body_str(net, path, "maskRequestHost", 255, &out->mask_request_host, e) < 0 ||
+        check_https_ports(net, path, &ports, e) < 0)
         return -1;
     if (!public_traffic && !secured)
-        return err_set(e, ERR_INVALID, "'network.allowPublicTraffic: false' needs a secured sandbox ('secure: true')");
+        return err_set(e, ERR_INVALID,
+                       "'network.allowPublicTraffic: false' needs a secured sandbox ('secure: true')");
     for (const char *p = out->mask_request_host; *p; p++)
         if ((unsigned char)*p <= 0x20 || (unsigned char)*p >= 0x7f || *p == '/')
-            return err_set(e, ERR_INVALID, "validation error: 'network.maskRequestHost' must be a host, with ${PORT} for the port");
+            return err_set(
+                e, ERR_INVALID,
+                "validation error: 'network.maskRequestHost' must be a host, with ${PORT} for the port");
     if (ports && !can->https_ports)
         return unsupported(e, path, "httpsPorts");
     out->private_traffic = !public_traffic;
     return 0;
 }
 
-int network_parse(const json_t *net, const char *path, bool update, bool secured, const struct network_support *can,
-                  struct network *out, struct unknown *u, struct err *e)
+int network_parse(const json_t *net, const char *path, bool update, bool secured,
+                  const struct network_support *can, struct network *out, struct unknown *u, struct err *e)
 {
     *out = (struct network){.mask_request_host = ""};
     const json_t *allow = NULL, *deny = NULL;
     bool allow_domain = false, allow_all = false, deny_domain = false, deny_all = false;
     bool proxy = false, rules = false, dns = false;
-    if (body_arr(net, path, "allowOut", MAX_LIST, &allow, e) < 0 || body_arr(net, path, "denyOut", MAX_LIST, &deny, e) < 0 ||
+    if (body_arr(net, path, "allowOut", MAX_LIST, &allow, e) < 0 ||
+        body_arr(net, path, "denyOut", MAX_LIST, &deny, e) < 0 ||
         check_out_list(allow, path, "allowOut", true, &allow_domain, &allow_all, e) < 0 ||
         check_out_list(deny, path, "denyOut", false, &deny_domain, &deny_all, e) < 0 ||
         check_egress_proxy(net, path, &proxy, u, e) < 0 || check_rules(net, path, &rules, u, e) < 0 ||
         check_dns(net, path, &dns, e) < 0)
         return -1;
     if (allow_domain && !deny_all)
-        return err_set(e, ERR_INVALID, "When specifying allowed domains in allow out, you must include '0.0.0.0/0' in deny out");
+        return err_set(
+            e, ERR_INVALID,
+            "When specifying allowed domains in allow out, you must include '0.0.0.0/0' in deny out");
     if (!update && check_ingress(net, path, secured, can, out, e) < 0)
         return -1;
     if (proxy && !can->egress_proxy)
@@ -199,8 +227,9 @@ int network_parse(const json_t *net, const char *path, bool update, bool secured
     }
     out->deny_internet = deny_all && json_array_size(allow) == 0;
     if (!update) {
-        static const char *const known[] = {"allowOut",           "denyOut",         "egressProxy", "rules", "dnsServers",
-                                            "allowPublicTraffic", "maskRequestHost", "httpsPorts",  NULL};
+        static const char *const known[] = {"allowOut",        "denyOut",    "egressProxy",
+                                            "rules",           "dnsServers", "allowPublicTraffic",
+                                            "maskRequestHost", "httpsPorts", NULL};
         body_unknown(net, path, known, u);
     }
     return 0;

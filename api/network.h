@@ -1,4 +1,5 @@
-/* The `network` object of a create and of PUT /sandboxes/{id}/network: the contract's rules, and what this version can honour. */
+/* The `network` object of a create and of PUT /sandboxes/{id}/network: the contract's rules, and what this
+ * version can honour. */
 #pragma once
 
 #include "api/body.h"
@@ -6,20 +7,22 @@
 #include <stdint.h>
 
 struct network {
-    bool private_traffic;         /* allowPublicTraffic: false */
-    bool deny_internet;           /* denyOut holds everything and allowOut nothing */
+    bool private_traffic;          /* allowPublicTraffic: false */
+    bool deny_internet;            /* denyOut holds everything and allowOut nothing */
     const char *mask_request_host; /* "" = none; points into the JSON */
 };
 
-/** Which network options the nodes of this version enforce; a legal option beyond them is a 400 that names it. */
+/** Which network options the nodes of this version enforce; a legal option beyond them is a 400 that names
+ * it. */
 struct network_support {
-    bool rules;       /* allowOut, denyOut beyond "everything", rules */
+    bool rules; /* allowOut, denyOut beyond "everything", rules */
     bool egress_proxy;
     bool dns_servers;
     bool https_ports;
 };
 extern const struct network_support network_supported;
 
-/** Checks a `network` object. `update`: the PUT form, without the ingress options. `secured`: the sandbox has an envd token. */
-int network_parse(const json_t *net, const char *path, bool update, bool secured, const struct network_support *can,
-                  struct network *out, struct unknown *u, struct err *e);
+/** Checks a `network` object. `update`: the PUT form, without the ingress options. `secured`: the sandbox has
+ * an envd token. */
+int network_parse(const json_t *net, const char *path, bool update, bool secured,
+                  const struct network_support *can, struct network *out, struct unknown *u, struct err *e);

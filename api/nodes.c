@@ -1,4 +1,5 @@
-/* Owns the operator's view of nodes and the bulk kill of a team. Invariant: nothing here runs without the operator's token or an admin key. */
+/* Owns the operator's view of nodes and the bulk kill of a team. Invariant: nothing here runs without the
+ * operator's token or an admin key. */
 #include "api/handlers.h"
 #include "api/present.h"
 #include "api/server.h"
@@ -68,7 +69,8 @@ static const char *e2b_status(const char *s)
 static void e2b_node(struct jsonw *w, const Cube__Master__V1__Node *n)
 {
     const Cube__Master__V1__Capacity none = CUBE__MASTER__V1__CAPACITY__INIT;
-    const Cube__Master__V1__Capacity *has = n->capacity ? n->capacity : &none, *taken = n->reserved ? n->reserved : &none;
+    const Cube__Master__V1__Capacity *has = n->capacity ? n->capacity : &none,
+                                     *taken = n->reserved ? n->reserved : &none;
     jsonw_obj(w);
     jsonw_kstr(w, "id", n->node_id);
     jsonw_kstr(w, "nodeID", n->node_id);
@@ -131,7 +133,8 @@ static void on_nodes_find(struct call *c, const ProtobufCMessage *m)
 static void list_nodes(struct call *c, call_reply_cb *reply)
 {
     Cube__Master__V1__Empty in = CUBE__MASTER__V1__EMPTY__INIT;
-    call_master(c, MASTER_NODES "List", &in.base, &cube__master__v1__list_nodes_reply__descriptor, UPSTREAM_READ, reply, NULL);
+    call_master(c, MASTER_NODES "List", &in.base, &cube__master__v1__list_nodes_reply__descriptor,
+                UPSTREAM_READ, reply, NULL);
 }
 
 void handle_node_list(struct call *c)
@@ -188,7 +191,8 @@ void handle_node_status(struct call *c)
     else if (strcmp(status, "standby") == 0)
         change(c, MASTER_NODES "Cordon");
     else if (strcmp(status, "connecting") == 0 || strcmp(status, "unhealthy") == 0)
-        call_error(c, ERR_INVALID, "a node becomes '%s' by itself; settable are ready, draining and standby", status);
+        call_error(c, ERR_INVALID, "a node becomes '%s' by itself; settable are ready, draining and standby",
+                   status);
     else
         call_error(c, ERR_INVALID, "validation error: 'status' must be ready, draining or standby");
 }
@@ -245,7 +249,8 @@ static void kill_next(struct call *c)
     in.sandbox_id = k->ids[k->at++];
     in.team_id = (char *)c->match.args[0];
     in.reason = "all sandboxes of the team were deleted by the operator";
-    call_master(c, MASTER_SANDBOXES "Kill", &in.base, &cube__master__v1__kill_reply__descriptor, 0, on_one_killed, on_one_failed);
+    call_master(c, MASTER_SANDBOXES "Kill", &in.base, &cube__master__v1__kill_reply__descriptor, 0,
+                on_one_killed, on_one_failed);
 }
 
 static void on_page(struct call *c, const ProtobufCMessage *m)
@@ -271,7 +276,8 @@ static void list_page(struct call *c)
     in.team_id = (char *)c->match.args[0];
     in.running = in.paused = true;
     in.limit = 100;
-    call_master(c, MASTER_SANDBOXES "List", &in.base, &cube__master__v1__list_reply__descriptor, UPSTREAM_READ, on_page, NULL);
+    call_master(c, MASTER_SANDBOXES "List", &in.base, &cube__master__v1__list_reply__descriptor,
+                UPSTREAM_READ, on_page, NULL);
 }
 
 void handle_admin_kill_all(struct call *c)

@@ -1,5 +1,5 @@
-/* Owns /openapi.json. Invariant: paths, parameters and statuses come from the table that routes, so the document cannot promise what the
- * server does not do. */
+/* Owns /openapi.json. Invariant: paths, parameters and statuses come from the table that routes, so the
+ * document cannot promise what the server does not do. */
 #include "api/openapi.h"
 
 #include "api/handlers.h"
@@ -58,7 +58,8 @@ static void json_content(struct jsonw *w, const char *schema)
     jsonw_obj_end(w);
 }
 
-static void parameter(struct jsonw *w, const char *in, const char *name, size_t n, const char *type, size_t type_n)
+static void parameter(struct jsonw *w, const char *in, const char *name, size_t n, const char *type,
+                      size_t type_n)
 {
     bool date = type_n == 9 && memcmp(type, "date-time", 9) == 0;
     jsonw_obj(w);

@@ -1,5 +1,6 @@
-/* Owns the JSON of answers. Invariant: a field that the SDKs require is always there; `network` and `lifecycle` are absent rather than null, and
- * a secret that the client sent (the proxy's password) never comes back. */
+/* Owns the JSON of answers. Invariant: a field that the SDKs require is always there; `network` and
+ * `lifecycle` are absent rather than null, and a secret that the client sent (the proxy's password) never
+ * comes back. */
 #include "api/present.h"
 
 #include <jansson.h>

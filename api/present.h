@@ -1,4 +1,5 @@
-/* How sandboxes, templates, keys and nodes look in answers: which fields are there, null or absent (contracts/e2b.md §1.4, §9.2). */
+/* How sandboxes, templates, keys and nodes look in answers: which fields are there, null or absent
+ * (contracts/e2b.md §1.4, §9.2). */
 #pragma once
 
 #include "lib/base/jsonw.h"

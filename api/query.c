@@ -1,12 +1,11 @@
-/* Owns the decoding of query strings. Invariant: decoded text is never longer than its source and never holds a NUL byte, so all of it
- * lives in one buffer of the caller's. */
+/* Owns the decoding of query strings. Invariant: decoded text is never longer than its source and never holds
+ * a NUL byte, so all of it lives in one buffer of the caller's. */
 #include "api/query.h"
 
 #include "api/route.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
 
 int query_parse(struct query *q, const char *raw, size_t n, char *mem, struct err *e)
 {
@@ -51,7 +50,8 @@ const char *query_get(const struct query *q, const char *key)
     return NULL;
 }
 
-int query_int(const struct query *q, const char *key, int64_t min, int64_t max, int64_t fallback, int64_t *out, struct err *e)
+int query_int(const struct query *q, const char *key, int64_t min, int64_t max, int64_t fallback,
+              int64_t *out, struct err *e)
 {
     const char *s = query_get(q, key);
     *out = fallback;
@@ -62,8 +62,8 @@ int query_int(const struct query *q, const char *key, int64_t min, int64_t max, 
         return err_set(e, ERR_INVALID, "validation error: query parameter '%s' must be an integer", key);
     int64_t v = strtoll(s, NULL, 10);
     if (v < min || v > max)
-        return err_set(e, ERR_INVALID, "validation error: query parameter '%s' must be between %lld and %lld", key,
-                       (long long)min, (long long)max);
+        return err_set(e, ERR_INVALID, "validation error: query parameter '%s' must be between %lld and %lld",
+                       key, (long long)min, (long long)max);
     *out = v;
     return 0;
 }
@@ -76,7 +76,8 @@ static int two_digits(const char *s, int min, int max, int *out)
     return *out < min || *out > max ? -1 : 0;
 }
 
-/* Days since 1970-01-01 of a date of the Gregorian calendar, by counting from March so that the leap day ends the year. */
+/* Days since 1970-01-01 of a date of the Gregorian calendar, by counting from March so that the leap day ends
+ * the year. */
 static int64_t days_from_date(int64_t y, int m, int d)
 {
     y -= m <= 2;
@@ -95,8 +96,8 @@ int time_parse(const char *s, int64_t *out_ms)
     if (two_digits(s, 19, 99, &century) < 0 || two_digits(s + 2, 0, 99, &year) < 0 || s[4] != '-' ||
         two_digits(s + 5, 1, 12, &month) < 0 || s[7] != '-' || two_digits(s + 8, 1, 31, &day) < 0 ||
         day > month_days[month - 1] || (s[10] != 'T' && s[10] != 't' && s[10] != ' ') ||
-        two_digits(s + 11, 0, 23, &hour) < 0 || s[13] != ':' || two_digits(s + 14, 0, 59, &minute) < 0 || s[16] != ':' ||
-        two_digits(s + 17, 0, 60, &second) < 0)
+        two_digits(s + 11, 0, 23, &hour) < 0 || s[13] != ':' || two_digits(s + 14, 0, 59, &minute) < 0 ||
+        s[16] != ':' || two_digits(s + 17, 0, 60, &second) < 0)
         return -1;
     const char *p = s + 19;
     int64_t ms = 0;
@@ -109,7 +110,8 @@ int time_parse(const char *s, int64_t *out_ms)
     }
     int sign = *p == '-' ? 1 : -1;
     if (*p == '+' || *p == '-') {
-        if (strnlen(p, 7) != 6 || two_digits(p + 1, 0, 23, &off_h) < 0 || p[3] != ':' || two_digits(p + 4, 0, 59, &off_m) < 0)
+        if (strnlen(p, 7) != 6 || two_digits(p + 1, 0, 23, &off_h) < 0 || p[3] != ':' ||
+            two_digits(p + 4, 0, 59, &off_m) < 0)
             return -1;
     } else if ((*p != 'Z' && *p != 'z') || p[1]) {
         return -1;
@@ -126,7 +128,8 @@ int query_time(const struct query *q, const char *key, int64_t *out_ms, struct e
     if (!s || !*s)
         return 0;
     if (time_parse(s, out_ms) < 0)
-        return err_set(e, ERR_INVALID, "validation error: query parameter '%s' must be an RFC 3339 time", key);
+        return err_set(e, ERR_INVALID, "validation error: query parameter '%s' must be an RFC 3339 time",
+                       key);
     return 0;
 }
 
@@ -141,7 +144,8 @@ static char *unescape(char *s)
 
 int metadata_parse(char *text, struct metadata_filter *out, struct err *e)
 {
-    static const char bad[] = "validation error: query parameter 'metadata' must be key=value pairs, URL-encoded";
+    static const char bad[] =
+        "validation error: query parameter 'metadata' must be key=value pairs, URL-encoded";
     out->n = 0;
     if (!unescape(text))
         return err_set(e, ERR_INVALID, "%s", bad);
@@ -150,7 +154,8 @@ int metadata_parse(char *text, struct metadata_filter *out, struct err *e)
         if (!*item)
             continue;
         if (out->n == QUERY_MAX_METADATA)
-            return err_set(e, ERR_INVALID, "validation error: more than %d metadata filters", QUERY_MAX_METADATA);
+            return err_set(e, ERR_INVALID, "validation error: more than %d metadata filters",
+                           QUERY_MAX_METADATA);
         char *value = item;
         char *key = strsep(&value, "=");
         if (!value || !unescape(key) || !unescape(value) || !*key)

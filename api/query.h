@@ -1,4 +1,5 @@
-/* Query strings: parameters, typed reads with the contract's limits, and the threefold encoded metadata filter. */
+/* Query strings: parameters, typed reads with the contract's limits, and the threefold encoded metadata
+ * filter. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -16,14 +17,16 @@ struct query {
     } items[QUERY_MAX];
 };
 
-/** Parses "a=b&c=d" of `n` bytes. `mem` holds the decoded text and has room for n + 1 bytes; it must outlive the query. */
+/** Parses "a=b&c=d" of `n` bytes. `mem` holds the decoded text and has room for n + 1 bytes; it must outlive
+ * the query. */
 int query_parse(struct query *q, const char *raw, size_t n, char *mem, struct err *e);
 
 /** The first value of a key, or NULL. */
 const char *query_get(const struct query *q, const char *key);
 
 /** A decimal number in [min, max]; `fallback` when absent or empty. */
-int query_int(const struct query *q, const char *key, int64_t min, int64_t max, int64_t fallback, int64_t *out, struct err *e);
+int query_int(const struct query *q, const char *key, int64_t min, int64_t max, int64_t fallback,
+              int64_t *out, struct err *e);
 
 /** An RFC 3339 time as milliseconds since the epoch (digits beyond milliseconds are cut); 0 when absent. */
 int query_time(const struct query *q, const char *key, int64_t *out_ms, struct err *e);
@@ -38,6 +41,6 @@ struct metadata_filter {
     } items[QUERY_MAX_METADATA];
 };
 
-/** Decodes the value of `metadata` (already decoded once as a query parameter): unescape, split at '&' and '=', unescape each part
- *  (contracts/e2b.md §1.4). Works in place on `text`. */
+/** Decodes the value of `metadata` (already decoded once as a query parameter): unescape, split at '&' and
+ * '=', unescape each part (contracts/e2b.md §1.4). Works in place on `text`. */
 int metadata_parse(char *text, struct metadata_filter *out, struct err *e);

@@ -1,15 +1,16 @@
-/* Owns the table of routes and the match against it. Invariant: the table is the only list of paths; a route is found by the number of
- * its segments and the first pattern that fits, and a literal segment stands before a parameter in the table (checked by a test). */
+/* Owns the table of routes and the match against it. Invariant: the table is the only list of paths; a route
+ * is found by the number of its segments and the first pattern that fits, and a literal segment stands before
+ * a parameter in the table (checked by a test). */
 #include "api/route.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <sys/types.h>
 
 const struct route routes[ROUTE_COUNT] = {
-#define ROUTE(id, method, pattern, auth, status, request, response, query, summary)                                      \
+#define ROUTE(id, method, pattern, auth, status, request, response, query, summary)                          \
     {#id, ROUTE_##method, pattern, ROUTE_AUTH_##auth, status, request, response, query, summary},
-#define MISSING(id, method, pattern, auth, needs) {#id, ROUTE_##method, pattern, ROUTE_AUTH_##auth, 0, "", "", "", needs},
+#define MISSING(id, method, pattern, auth, needs)                                                            \
+    {#id, ROUTE_##method, pattern, ROUTE_AUTH_##auth, 0, "", "", "", needs},
 #include "api/routes.def"
 #undef ROUTE
 #undef MISSING
@@ -107,7 +108,8 @@ static bool fits(const struct compiled *c, const struct segment *seg)
     return true;
 }
 
-static int take_args(const struct compiled *c, const struct segment *seg, struct route_match *out, struct err *e)
+static int take_args(const struct compiled *c, const struct segment *seg, struct route_match *out,
+                     struct err *e)
 {
     size_t used = 0;
     for (unsigned i = 0; i < c->segments; i++) {
@@ -116,13 +118,16 @@ static int take_args(const struct compiled *c, const struct segment *seg, struct
         char *at = out->mem + used;
         ssize_t n = percent_decode(seg[i].s, seg[i].n, false, at);
         if (n < 0)
-            return err_set(e, ERR_INVALID, "path parameter %u is not properly percent-encoded", (unsigned)out->nargs + 1);
+            return err_set(e, ERR_INVALID, "path parameter %u is not properly percent-encoded",
+                           (unsigned)out->nargs + 1);
         for (ssize_t k = 0; k < n; k++)
             if ((unsigned char)at[k] < 0x20 || at[k] == 0x7f)
-                return err_set(e, ERR_INVALID, "path parameter %u has a control character", (unsigned)out->nargs + 1);
+                return err_set(e, ERR_INVALID, "path parameter %u has a control character",
+                               (unsigned)out->nargs + 1);
         at[n] = '\0';
         out->args[out->nargs++] = at;
-        used += (size_t)n + 1; /* fits: a segment and its slash are never shorter than the decoded text and its NUL */
+        used += (size_t)n +
+                1; /* fits: a segment and its slash are never shorter than the decoded text and its NUL */
     }
     return 0;
 }

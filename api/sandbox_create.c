@@ -1,4 +1,5 @@
-/* Owns the two creates. Invariant: the answer 201 is given only for a sandbox that the master calls running. */
+/* Owns the two creates. Invariant: the answer 201 is given only for a sandbox that the master calls running.
+ */
 #include "api/create.h"
 #include "api/handlers.h"
 #include "api/present.h"
@@ -33,8 +34,8 @@ static void create(struct call *c, bool v2)
     body.spec.team_id = c->caller.team_id;
     in.spec = &body.spec;
     in.idempotency_key = (char *)(idempotency ? idempotency : "");
-    call_master(c, MASTER_SANDBOXES "Create", &in.base, &cube__master__v1__sandbox_reply__descriptor, UPSTREAM_CREATE, on_created,
-                NULL);
+    call_master(c, MASTER_SANDBOXES "Create", &in.base, &cube__master__v1__sandbox_reply__descriptor,
+                UPSTREAM_CREATE, on_created, NULL);
     create_free(&body);
 }
 

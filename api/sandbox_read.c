@@ -1,4 +1,5 @@
-/* Owns get, list and the bulk of metrics. Invariant: a sandbox of another team looks exactly like one that does not exist. */
+/* Owns get, list and the bulk of metrics. Invariant: a sandbox of another team looks exactly like one that
+ * does not exist. */
 #include "api/handlers.h"
 #include "api/names.h"
 #include "api/present.h"
@@ -46,7 +47,8 @@ void handle_sandbox_get(struct call *c)
     if (!in.sandbox_id)
         return;
     in.team_id = c->caller.team_id;
-    call_master(c, MASTER_SANDBOXES "Get", &in.base, &cube__master__v1__sandbox_reply__descriptor, UPSTREAM_READ, on_got, NULL);
+    call_master(c, MASTER_SANDBOXES "Get", &in.base, &cube__master__v1__sandbox_reply__descriptor,
+                UPSTREAM_READ, on_got, NULL);
 }
 
 /* ---- lists ---- */
@@ -106,7 +108,8 @@ static int list_states(struct call *c, Cube__Master__V1__ListRequest *in, struct
             else if (n == 6 && memcmp(p, "paused", 6) == 0)
                 in->paused = true;
             else
-                return err_set(e, ERR_INVALID, "validation error: query parameter 'state' must be running, paused or both");
+                return err_set(e, ERR_INVALID,
+                               "validation error: query parameter 'state' must be running, paused or both");
             p += n + (p[n] == ',');
         }
     }
@@ -154,7 +157,8 @@ void handle_sandbox_list_v2(struct call *c)
     in.team_id = c->caller.team_id;
     struct listing *l = c->state = call_alloc(c, sizeof *l);
     l->total = in.running;
-    call_master(c, MASTER_SANDBOXES "List", &in.base, &cube__master__v1__list_reply__descriptor, UPSTREAM_READ, on_listed, NULL);
+    call_master(c, MASTER_SANDBOXES "List", &in.base, &cube__master__v1__list_reply__descriptor,
+                UPSTREAM_READ, on_listed, NULL);
 }
 
 void handle_sandbox_list_v1(struct call *c)
@@ -167,7 +171,8 @@ void handle_sandbox_list_v1(struct call *c)
     }
     in.team_id = c->caller.team_id;
     in.running = true;
-    call_master(c, MASTER_SANDBOXES "List", &in.base, &cube__master__v1__list_reply__descriptor, UPSTREAM_READ, on_listed, NULL);
+    call_master(c, MASTER_SANDBOXES "List", &in.base, &cube__master__v1__list_reply__descriptor,
+                UPSTREAM_READ, on_listed, NULL);
 }
 
 /* ---- metrics ---- */
@@ -205,8 +210,8 @@ void handle_sandbox_metrics(struct call *c)
     in.team_id = c->caller.team_id;
     in.start_ms = start * 1000;
     in.end_ms = end ? end * 1000 + 999 : 0;
-    call_master(c, MASTER_SANDBOXES "Metrics", &in.base, &cube__master__v1__metrics_reply__descriptor, UPSTREAM_READ, on_metrics,
-                NULL);
+    call_master(c, MASTER_SANDBOXES "Metrics", &in.base, &cube__master__v1__metrics_reply__descriptor,
+                UPSTREAM_READ, on_metrics, NULL);
 }
 
 struct metrics_ids {
@@ -225,7 +230,8 @@ static void on_many_metrics(struct call *c, const ProtobufCMessage *m)
     for (size_t i = 0; i < asked->n; i++) {
         const Cube__Master__V1__MetricPoint *newest = NULL;
         for (size_t k = 0; k < r->n_points; k++)
-            if (strcmp(r->points[k]->sandbox_id, asked->ids[i]) == 0 && (!newest || r->points[k]->ts_ms >= newest->ts_ms))
+            if (strcmp(r->points[k]->sandbox_id, asked->ids[i]) == 0 &&
+                (!newest || r->points[k]->ts_ms >= newest->ts_ms))
                 newest = r->points[k];
         if (!newest)
             continue;
@@ -251,7 +257,8 @@ void handle_sandbox_metrics_many(struct call *c)
     for (char *text = call_strdup(c, list); text;) {
         char *id = strsep(&text, ",");
         if (asked->n == METRICS_MAX_IDS) {
-            call_error(c, ERR_INVALID, "validation error: 'sandbox_ids' names more than %d sandboxes", METRICS_MAX_IDS);
+            call_error(c, ERR_INVALID, "validation error: 'sandbox_ids' names more than %d sandboxes",
+                       METRICS_MAX_IDS);
             return;
         }
         char *clean = call_alloc(c, 24);
@@ -266,6 +273,6 @@ void handle_sandbox_metrics_many(struct call *c)
     in.sandbox_ids = asked->ids;
     in.team_id = c->caller.team_id;
     in.start_ms = clock_realtime_ms() - NEWEST_WITHIN_MS;
-    call_master(c, MASTER_SANDBOXES "Metrics", &in.base, &cube__master__v1__metrics_reply__descriptor, UPSTREAM_READ,
-                on_many_metrics, NULL);
+    call_master(c, MASTER_SANDBOXES "Metrics", &in.base, &cube__master__v1__metrics_reply__descriptor,
+                UPSTREAM_READ, on_many_metrics, NULL);
 }

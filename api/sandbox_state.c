@@ -1,5 +1,5 @@
-/* Owns what changes a sandbox: kill, connect, resume, pause, timeouts, network, fork, snapshot, rollback. Invariant: every change is the master's;
- * what is checked here is only the shape of the request. */
+/* Owns what changes a sandbox: kill, connect, resume, pause, timeouts, network, fork, snapshot, rollback.
+ * Invariant: every change is the master's; what is checked here is only the shape of the request. */
 #include "api/create.h"
 #include "api/handlers.h"
 #include "api/network.h"
@@ -12,7 +12,7 @@
 #define REFRESH_MIN_S 15
 #define REFRESH_MAX_S 3600
 #define FORK_MAX 100
-#define DEFAULT_SHORT_S 15  /* legacy resume and fork */
+#define DEFAULT_SHORT_S 15 /* legacy resume and fork */
 #define DEFAULT_CONNECT_S 300
 
 /* ---- kill ---- */
@@ -35,7 +35,8 @@ void handle_sandbox_kill(struct call *c)
     c->state = in.sandbox_id;
     in.team_id = c->caller.team_id;
     in.reason = "deleted by API";
-    call_master(c, MASTER_SANDBOXES "Kill", &in.base, &cube__master__v1__kill_reply__descriptor, 0, on_killed, NULL);
+    call_master(c, MASTER_SANDBOXES "Kill", &in.base, &cube__master__v1__kill_reply__descriptor, 0, on_killed,
+                NULL);
 }
 
 /* ---- connect and resume ---- */
@@ -65,7 +66,9 @@ static int take_timeout(struct call *c, int64_t fallback_s, bool required, int64
 
 static void resume(struct call *c, int64_t fallback_s, bool timeout_required, bool legacy)
 {
-    static const char *const known[] = {"timeout", "memory", NULL}, *const known_legacy[] = {"timeout", "autoPause", "memory", NULL};
+    static const char *const known[] = {"timeout", "memory", NULL}, *const known_legacy[] = {"timeout",
+                                                                                             "autoPause",
+                                                                                             "memory", NULL};
     struct err e = {0};
     bool memory = true, auto_pause = false, has_auto_pause = false;
     Cube__Master__V1__ResumeRequest in = CUBE__MASTER__V1__RESUME_REQUEST__INIT;
@@ -78,9 +81,11 @@ static void resume(struct call *c, int64_t fallback_s, bool timeout_required, bo
         call_fail(c, &e);
         return;
     }
-    /* A sandbox keeps the policy it was created with (issue 7); an old client that repeats the default asks for nothing. */
+    /* A sandbox keeps the policy it was created with (issue 7); an old client that repeats the default asks
+     * for nothing. */
     if (auto_pause) {
-        call_error(c, ERR_INVALID, "'autoPause' cannot be changed by a resume; set it when the sandbox is created");
+        call_error(c, ERR_INVALID,
+                   "'autoPause' cannot be changed by a resume; set it when the sandbox is created");
         return;
     }
     body_unknown(c->body, "", legacy ? known_legacy : known, &c->unknown);
@@ -89,7 +94,8 @@ static void resume(struct call *c, int64_t fallback_s, bool timeout_required, bo
     in.must_be_paused = legacy;
     in.reboot = !memory;
     in.reason = legacy ? "resumed by API" : "connected by API";
-    call_master(c, MASTER_SANDBOXES "Resume", &in.base, &cube__master__v1__resume_reply__descriptor, 0, on_resumed, NULL);
+    call_master(c, MASTER_SANDBOXES "Resume", &in.base, &cube__master__v1__resume_reply__descriptor, 0,
+                on_resumed, NULL);
 }
 
 void handle_sandbox_connect_v2(struct call *c)
@@ -112,8 +118,8 @@ void handle_sandbox_resume(struct call *c)
 static void on_pause_failed(struct call *c, const struct err *e)
 {
     bool strict = json_is_true(json_object_get(c->body, "requireHealthyGuest"));
-    /* The SDKs read any 409 as "paused already"; a strict pause that was refused for another reason must not look like that
-     * (contracts/e2b.md §9.2). */
+    /* The SDKs read any 409 as "paused already"; a strict pause that was refused for another reason must not
+     * look like that (contracts/e2b.md §9.2). */
     if (strict && e->code == ERR_CONFLICT && !strstr(e->msg, "already paused")) {
         call_fail_as(c, 503, e);
         return;
@@ -140,7 +146,8 @@ void handle_sandbox_pause(struct call *c)
     in.filesystem_only = !memory;
     in.require_healthy = strict;
     in.reason = "paused by API";
-    call_master(c, MASTER_SANDBOXES "Pause", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0, reply_empty, on_pause_failed);
+    call_master(c, MASTER_SANDBOXES "Pause", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0,
+                reply_empty, on_pause_failed);
 }
 
 /* ---- deadlines ---- */
@@ -152,7 +159,8 @@ static void set_deadline(struct call *c, char *id, int64_t timeout_s, bool exten
     in.team_id = c->caller.team_id;
     in.timeout_ms = timeout_s * 1000;
     in.extend_only = extend_only;
-    call_master(c, MASTER_SANDBOXES "SetDeadline", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0, reply_empty, NULL);
+    call_master(c, MASTER_SANDBOXES "SetDeadline", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0,
+                reply_empty, NULL);
 }
 
 void handle_sandbox_timeout(struct call *c)
@@ -198,7 +206,8 @@ void handle_sandbox_refresh(struct call *c)
 
 void handle_sandbox_network(struct call *c)
 {
-    static const char *const known[] = {"allowOut", "denyOut", "egressProxy", "rules", "dnsServers", "allow_internet_access", NULL};
+    static const char *const known[] = {
+        "allowOut", "denyOut", "egressProxy", "rules", "dnsServers", "allow_internet_access", NULL};
     struct err e = {0};
     bool internet = true;
     struct network parsed;
@@ -220,7 +229,8 @@ void handle_sandbox_network(struct call *c)
     in.team_id = c->caller.team_id;
     in.network_json = text;
     in.deny_internet = !internet || parsed.deny_internet;
-    call_master(c, MASTER_SANDBOXES "UpdateNetwork", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0, reply_empty, NULL);
+    call_master(c, MASTER_SANDBOXES "UpdateNetwork", &in.base, &cube__master__v1__sandbox_reply__descriptor,
+                0, reply_empty, NULL);
     free(text);
 }
 
@@ -267,7 +277,8 @@ void handle_sandbox_fork(struct call *c)
     body_unknown(c->body, "", known, &c->unknown);
     in.team_id = c->caller.team_id;
     in.count = (uint32_t)count;
-    call_master(c, MASTER_SANDBOXES "Fork", &in.base, &cube__master__v1__fork_reply__descriptor, UPSTREAM_CREATE, on_forked, NULL);
+    call_master(c, MASTER_SANDBOXES "Fork", &in.base, &cube__master__v1__fork_reply__descriptor,
+                UPSTREAM_CREATE, on_forked, NULL);
 }
 
 /* ---- snapshots ---- */
@@ -290,7 +301,8 @@ void handle_sandbox_snapshot(struct call *c)
     in.sandbox_id = (char *)path_sandbox_id(c);
     if (!in.sandbox_id)
         return;
-    if (body_str(c->body, "", "name", 1024, &name, &e) < 0 || body_bool(c->body, "", "memory", &memory, NULL, &e) < 0 ||
+    if (body_str(c->body, "", "name", 1024, &name, &e) < 0 ||
+        body_bool(c->body, "", "memory", &memory, NULL, &e) < 0 ||
         (name && template_ref_parse(name, ref, &e) < 0)) {
         call_fail(c, &e);
         return;
@@ -299,7 +311,8 @@ void handle_sandbox_snapshot(struct call *c)
     in.team_id = c->caller.team_id;
     in.name = ref;
     in.filesystem_only = !memory;
-    call_master(c, MASTER_SANDBOXES "Snapshot", &in.base, &cube__master__v1__snapshot_reply__descriptor, 0, on_snapshot, NULL);
+    call_master(c, MASTER_SANDBOXES "Snapshot", &in.base, &cube__master__v1__snapshot_reply__descriptor, 0,
+                on_snapshot, NULL);
 }
 
 static void on_snapshots(struct call *c, const ProtobufCMessage *m)
@@ -323,7 +336,8 @@ void handle_snapshot_list(struct call *c)
     const char *sandbox = query_get(&c->query, "sandboxID"), *name = query_get(&c->query, "name");
     const char *cursor = query_get(&c->query, "nextToken");
     Cube__Master__V1__ListSnapshotsRequest in = CUBE__MASTER__V1__LIST_SNAPSHOTS_REQUEST__INIT;
-    if ((sandbox && *sandbox && sandbox_id_parse(sandbox, id, &e) < 0) || (name && *name && template_ref_parse(name, ref, &e) < 0) ||
+    if ((sandbox && *sandbox && sandbox_id_parse(sandbox, id, &e) < 0) ||
+        (name && *name && template_ref_parse(name, ref, &e) < 0) ||
         query_int(&c->query, "limit", 1, 100, 100, &limit, &e) < 0) {
         call_fail(c, &e);
         return;
@@ -333,8 +347,8 @@ void handle_snapshot_list(struct call *c)
     in.name = ref;
     in.limit = (uint32_t)limit;
     in.cursor = (char *)(cursor ? cursor : "");
-    call_master(c, MASTER_SANDBOXES "ListSnapshots", &in.base, &cube__master__v1__list_snapshots_reply__descriptor, UPSTREAM_READ,
-                on_snapshots, NULL);
+    call_master(c, MASTER_SANDBOXES "ListSnapshots", &in.base,
+                &cube__master__v1__list_snapshots_reply__descriptor, UPSTREAM_READ, on_snapshots, NULL);
 }
 
 static void on_rolled_back(struct call *c, const ProtobufCMessage *m)
@@ -364,5 +378,6 @@ void handle_cube_rollback(struct call *c)
     body_unknown(c->body, "", known, &c->unknown);
     in.team_id = c->caller.team_id;
     in.snapshot_id = ref;
-    call_master(c, MASTER_SANDBOXES "Rollback", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0, on_rolled_back, NULL);
+    call_master(c, MASTER_SANDBOXES "Rollback", &in.base, &cube__master__v1__sandbox_reply__descriptor, 0,
+                on_rolled_back, NULL);
 }

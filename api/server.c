@@ -1,6 +1,7 @@
-/* Owns the HTTP side: connections, the way of a request through route, key, limits and body to its handler, and draining. Invariants: every
- * request is answered exactly once, with JSON when it is an error, also when libh2o makes the error; a request that does not become complete
- * and a client that leaves cost nothing for long. libh2o speaks HTTP/1.1 only here (contracts: c-libraries.md §1.7). */
+/* Owns the HTTP side: connections, the way of a request through route, key, limits and body to its handler,
+ * and draining. Invariants: every request is answered exactly once, with JSON when it is an error, also when
+ * libh2o makes the error; a request that does not become complete and a client that leaves cost nothing for
+ * long. libh2o speaks HTTP/1.1 only here (contracts: c-libraries.md §1.7). */
 #include "api/server.h"
 
 #include "api/auth.h"
@@ -13,11 +14,14 @@
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 
+#include <h2o/http1.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#define KEEPALIVE_MS 310000    /* longer than any client pool keeps an idle connection (contracts/e2b.md §9.6) */
+#define KEEPALIVE_MS 310000 /* longer than any client pool keeps an idle connection (contracts/e2b.md §9.6) \
+                             */
 #define PIPELINE_MAX (64 << 10) /* bytes a client may send ahead while its request is served */
 #define SWEEP_MS 1000
 #define DRAIN_MS 10000
@@ -48,7 +52,8 @@ static void on_call_dispose(void *p)
     api_metrics_in_flight(-1);
 }
 
-/* While a handler waits, h2o does not read: the end of the connection is seen only here (c-libraries.md §1.4). */
+/* While a handler waits, h2o does not read: the end of the connection is seen only here (c-libraries.md
+ * §1.4). */
 static void on_client_input(h2o_socket_t *sock, const char *err)
 {
     struct conn *conn = sock->on_close.data;
@@ -100,12 +105,14 @@ static void add_cors(struct call *c, bool preflight)
         call_add_header(c, "vary", "origin");
     if (!preflight) {
         call_add_header(c, "access-control-expose-headers",
-                        "X-Next-Token, X-Total-Running, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, Retry-After, Warning");
+                        "X-Next-Token, X-Total-Running, RateLimit-Limit, RateLimit-Remaining, "
+                        "RateLimit-Reset, Retry-After, Warning");
         return;
     }
     call_add_header(c, "access-control-allow-methods", "GET, POST, PUT, PATCH, DELETE, OPTIONS");
     call_add_header(c, "access-control-allow-headers",
-                    "Authorization, Content-Type, X-API-Key, X-Team-ID, X-Admin-Token, Idempotency-Key, browser, lang, lang_version, "
+                    "Authorization, Content-Type, X-API-Key, X-Team-ID, X-Admin-Token, Idempotency-Key, "
+                    "browser, lang, lang_version, "
                     "package_version, publisher, sdk_runtime, system, traceparent");
     call_add_header(c, "access-control-max-age", "86400");
 }
@@ -158,7 +165,8 @@ static void dispatch(struct call *c)
         return;
     }
     if ((int64_t)req->entity.len > c->w->api->max_body) {
-        err_set(&e, ERR_TOO_LARGE, "the request body is larger than %lld bytes", (long long)c->w->api->max_body);
+        err_set(&e, ERR_TOO_LARGE, "the request body is larger than %lld bytes",
+                (long long)c->w->api->max_body);
         call_fail(c, &e);
         return;
     }
@@ -182,7 +190,8 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     api_metrics_in_flight(1);
     h2o_socket_t *sock = c->conn->sock;
     dispatch(c);
-    /* The call may be gone by now; its connection too, but then h2o closed the socket from a later turn of the loop. */
+    /* The call may be gone by now; its connection too, but then h2o closed the socket from a later turn of
+     * the loop. */
     if (sock->on_close.data && ((struct conn *)sock->on_close.data)->call == c && !c->answered)
         h2o_socket_read_start(sock, on_client_input);
     return 0;
@@ -195,7 +204,8 @@ struct json_error {
     h2o_iovec_t body;
 };
 
-static void send_json_error(h2o_ostream_t *self, h2o_req_t *req, h2o_iovec_t *bufs, size_t n, h2o_send_state_t state)
+static void send_json_error(h2o_ostream_t *self, h2o_req_t *req, h2o_iovec_t *bufs, size_t n,
+                            h2o_send_state_t state)
 {
     struct json_error *o = (struct json_error *)self;
     h2o_iovec_t body = o->body;
@@ -208,7 +218,8 @@ static void on_setup_error(h2o_filter_t *self, h2o_req_t *req, h2o_ostream_t **s
     struct buf text = {0};
     struct err e = {0};
     enum err_code code = req->res.status == 413 ? ERR_TOO_LARGE : ERR_INVALID;
-    err_set(&e, code, code == ERR_TOO_LARGE ? "the request body is larger than %lld bytes" : "malformed HTTP request",
+    err_set(&e, code,
+            code == ERR_TOO_LARGE ? "the request body is larger than %lld bytes" : "malformed HTTP request",
             (long long)BODY_MAX);
     error_write(&text, req->res.status, &e);
     struct json_error *o = (struct json_error *)h2o_add_ostream(req, sizeof *o, slot);
@@ -252,19 +263,21 @@ static void on_accepted(h2o_socket_t *sock, void *data)
     h2o_http1_accept(&w->accept, sock, *h2o_get_timestamp(&w->ctx, NULL, NULL));
 }
 
-/* libh2o's only limit spans idle time too, so it is long; this one is for a request that has begun and does not end. */
+/* libh2o's only limit spans idle time too, so it is long; this one is for a request that has begun and does
+ * not end. */
 static void refuse_incomplete(struct conn *conn)
 {
-    static const char answer[] = "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n"
-                                 "content-length: 93\r\n\r\n"
-                                 "{\"code\":408,\"message\":\"the request did not become complete in time\",\"error_code\":\"incomplete\"}";
-    _Static_assert(sizeof "{\"code\":408,\"message\":\"the request did not become complete in time\",\"error_code\":\"incomplete\"}" -
-                           1 ==
-                       93,
-                   "content-length");
+    static const char body[] = "{\"code\":408,\"message\":\"the request did not become complete in "
+                               "time\",\"error_code\":\"incomplete_request\"}";
+    char answer[400];
+    int n = snprintf(answer, sizeof answer,
+                     "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n"
+                     "content-length: %zu\r\n\r\n%s",
+                     sizeof body - 1, body);
     int fd = h2o_socket_get_fd(conn->sock);
-    /* Best effort: the client may not read. Nothing else can be in the socket's way, for no answer is being sent. */
-    if (send(fd, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    /* Best effort: the client may not read. Nothing else can be in the socket's way, for no answer is being
+     * sent. */
+    if (send(fd, answer, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log_debug("answering 408: %m");
     shutdown(fd, SHUT_RDWR); /* h2o sees the end and closes */
     api_metrics_incomplete();

@@ -1,4 +1,5 @@
-/* The HTTP server of cube-api: one worker per thread, each with its own loop, listener (SO_REUSEPORT), masters and caches. */
+/* The HTTP server of cube-api: one worker per thread, each with its own loop, listener (SO_REUSEPORT),
+ * masters and caches. */
 #pragma once
 
 #include "api/call.h"
@@ -12,16 +13,16 @@ struct masters;
 /** Configuration, common to all workers; read-only after start. */
 struct api {
     const char *listen;
-    const char *master;        /* addresses by comma */
-    const char *domain;        /* "" = none */
-    const char *cors_origin;   /* "*", an origin, or "" = no CORS */
+    const char *master;      /* addresses by comma */
+    const char *domain;      /* "" = none */
+    const char *cors_origin; /* "*", an origin, or "" = no CORS */
     const char *key_dir;
     const char *admin_token_file;
     int64_t threads;
     int64_t max_body;
-    int64_t max_connections;   /* per worker */
+    int64_t max_connections; /* per worker */
     int64_t key_ttl_ms;
-    int64_t incomplete_ms;     /* for a request that does not become complete */
+    int64_t incomplete_ms; /* for a request that does not become complete */
     int64_t master_timeout_ms;
     int64_t rate_limit, rate_window_ms; /* requests of a team per window; 0 = none */
     bool has_admin_token;
@@ -32,13 +33,14 @@ struct api {
     _Atomic bool draining;
 };
 
-/** A client connection, for what h2o does not watch: slow requests, and clients that leave while a handler waits. */
+/** A client connection, for what h2o does not watch: slow requests, and clients that leave while a handler
+ * waits. */
 struct conn {
     struct conn *next, **link;
     h2o_socket_t *sock;
     struct worker *w;
-    struct call *call;    /* the request in progress, or NULL */
-    int64_t since_ms;     /* when its incomplete request began; 0 = none */
+    struct call *call; /* the request in progress, or NULL */
+    int64_t since_ms;  /* when its incomplete request began; 0 = none */
 };
 
 struct worker {
@@ -62,7 +64,8 @@ struct worker {
 void server_setup(struct api *api);
 /** Starts a worker on `loop`: listener, masters, timers. The calling thread runs the loop. */
 int worker_start(struct worker *w, struct api *api, struct loop *loop, struct err *e);
-/** Stops accepting, lets requests in flight end (at most 10 s), then stops the loop. From the worker's own thread. */
+/** Stops accepting, lets requests in flight end (at most 10 s), then stops the loop. From the worker's own
+ * thread. */
 void worker_drain(struct worker *w);
 
 /** What happens after the key was checked: limits, body, handler (server.c). */

@@ -1,5 +1,5 @@
-/* Owns the reads of templates. Invariant: a template that the team may not see looks like one that does not exist, except for the alias check,
- * which says 403 (contracts/e2b.md §1.5). */
+/* Owns the reads of templates. Invariant: a template that the team may not see looks like one that does not
+ * exist, except for the alias check, which says 403 (contracts/e2b.md §1.5). */
 #include "api/handlers.h"
 #include "api/names.h"
 #include "api/present.h"
@@ -22,8 +22,8 @@ static void list(struct call *c)
 {
     Cube__Master__V1__ListTemplatesRequest in = CUBE__MASTER__V1__LIST_TEMPLATES_REQUEST__INIT;
     in.team_id = c->caller.team_id;
-    call_master(c, MASTER_CATALOG "ListTemplates", &in.base, &cube__master__v1__list_templates_reply__descriptor, UPSTREAM_READ,
-                on_templates, NULL);
+    call_master(c, MASTER_CATALOG "ListTemplates", &in.base,
+                &cube__master__v1__list_templates_reply__descriptor, UPSTREAM_READ, on_templates, NULL);
 }
 
 void handle_template_list_v1(struct call *c)
@@ -36,7 +36,8 @@ void handle_template_list_v2(struct call *c)
     list(c);
 }
 
-static void lookup(struct call *c, const char *method, const ProtobufCMessageDescriptor *out, unsigned flags, call_reply_cb *reply)
+static void lookup(struct call *c, const char *method, const ProtobufCMessageDescriptor *out, unsigned flags,
+                   call_reply_cb *reply)
 {
     struct err e = {0};
     char ref[TEMPLATE_REF_MAX + 1];
@@ -59,7 +60,8 @@ static void on_template(struct call *c, const ProtobufCMessage *m)
 
 void handle_template_get(struct call *c)
 {
-    lookup(c, MASTER_CATALOG "GetTemplate", &cube__master__v1__template__descriptor, UPSTREAM_READ, on_template);
+    lookup(c, MASTER_CATALOG "GetTemplate", &cube__master__v1__template__descriptor, UPSTREAM_READ,
+           on_template);
 }
 
 static void on_alias(struct call *c, const ProtobufCMessage *m)
@@ -93,7 +95,8 @@ static int take_aliases(struct call *c, Cube__Master__V1__Template *t, struct er
     t->aliases = call_alloc(c, json_array_size(aliases) * sizeof *t->aliases);
     size_t i;
     json_t *v;
-    json_array_foreach ((json_t *)aliases, i, v) {
+    json_array_foreach((json_t *)aliases, i, v)
+    {
         char *ref = call_alloc(c, TEMPLATE_REF_MAX + 1);
         if (!json_is_string(v))
             return err_set(e, ERR_INVALID, "validation error: 'aliases' must hold strings");
@@ -113,21 +116,25 @@ static void on_registered(struct call *c, const ProtobufCMessage *m)
 
 void handle_cube_template_put(struct call *c)
 {
-    static const char *const known[] = {"templateID",  "teamID",      "aliases",         "public",  "cpuCount", "memoryMB", "diskSizeMB",
-                                        "envdVersion", "defaultUser", "defaultWorkdir", "buildID", NULL};
+    static const char *const known[] = {"templateID",  "teamID",         "aliases",    "public",
+                                        "cpuCount",    "memoryMB",       "diskSizeMB", "envdVersion",
+                                        "defaultUser", "defaultWorkdir", "buildID",    NULL};
     struct err e = {0};
     int64_t cpu = 1, memory = 512, disk = 1024;
     bool public = false;
     const char *id = NULL, *team = "", *envd = "", *user = "", *workdir = "", *build = "";
     Cube__Master__V1__Template t = CUBE__MASTER__V1__TEMPLATE__INIT;
     Cube__V1__Limits limits = CUBE__V1__LIMITS__INIT;
-    if (body_str(c->body, "", "templateID", 64, &id, &e) < 0 || body_str(c->body, "", "teamID", 63, &team, &e) < 0 ||
-        body_bool(c->body, "", "public", &public, NULL, &e) < 0 || body_int(c->body, "", "cpuCount", 1, 256, &cpu, NULL, &e) < 0 ||
+    if (body_str(c->body, "", "templateID", 64, &id, &e) < 0 ||
+        body_str(c->body, "", "teamID", 63, &team, &e) < 0 ||
+        body_bool(c->body, "", "public", &public, NULL, &e) < 0 ||
+        body_int(c->body, "", "cpuCount", 1, 256, &cpu, NULL, &e) < 0 ||
         body_int(c->body, "", "memoryMB", 64, 1 << 20, &memory, NULL, &e) < 0 ||
         body_int(c->body, "", "diskSizeMB", 0, INT32_MAX, &disk, NULL, &e) < 0 ||
-        body_str(c->body, "", "envdVersion", 32, &envd, &e) < 0 || body_str(c->body, "", "defaultUser", 64, &user, &e) < 0 ||
-        body_str(c->body, "", "defaultWorkdir", 1024, &workdir, &e) < 0 || body_str(c->body, "", "buildID", 64, &build, &e) < 0 ||
-        take_aliases(c, &t, &e) < 0) {
+        body_str(c->body, "", "envdVersion", 32, &envd, &e) < 0 ||
+        body_str(c->body, "", "defaultUser", 64, &user, &e) < 0 ||
+        body_str(c->body, "", "defaultWorkdir", 1024, &workdir, &e) < 0 ||
+        body_str(c->body, "", "buildID", 64, &build, &e) < 0 || take_aliases(c, &t, &e) < 0) {
         call_fail(c, &e);
         return;
     }
@@ -148,5 +155,6 @@ void handle_cube_template_put(struct call *c)
     t.default_workdir = (char *)workdir;
     t.build_id = (char *)build;
     t.status = "ready";
-    call_master(c, MASTER_CATALOG "PutTemplate", &t.base, &cube__master__v1__template__descriptor, 0, on_registered, NULL);
+    call_master(c, MASTER_CATALOG "PutTemplate", &t.base, &cube__master__v1__template__descriptor, 0,
+                on_registered, NULL);
 }

@@ -27,9 +27,10 @@ void trace_continue(const char *header, char *out)
     hex_encode(random, sizeof random, hex);
     const char *trace = hex, *flags = "01";
     /* version "00" only has this form; a later version may add fields behind the flags, but never "ff" */
-    if (header && strlen(header) >= TRACEPARENT_LEN && header[2] == '-' && header[35] == '-' && header[52] == '-' &&
-        strncmp(header, "ff", 2) != 0 && lower_hex(header + 3, 32) && lower_hex(header + 36, 16) &&
-        (strncmp(header, "00", 2) != 0 || !header[TRACEPARENT_LEN]) && strspn(header + 53, "0123456789abcdef") >= 2) {
+    if (header && strlen(header) >= TRACEPARENT_LEN && header[2] == '-' && header[35] == '-' &&
+        header[52] == '-' && strncmp(header, "ff", 2) != 0 && lower_hex(header + 3, 32) &&
+        lower_hex(header + 36, 16) && (strncmp(header, "00", 2) != 0 || !header[TRACEPARENT_LEN]) &&
+        strspn(header + 53, "0123456789abcdef") >= 2) {
         trace = header + 3;
         flags = header + 53;
     }

@@ -1,5 +1,5 @@
-/* Owns the calls to masters. Invariant: a call has at most one RPC or one retry timer in flight; both end when the request ends, and a call
- * that may have had an effect is never repeated by us. */
+/* Owns the calls to masters. Invariant: a call has at most one RPC or one retry timer in flight; both end
+ * when the request ends, and a call that may have had an effect is never repeated by us. */
 #include "api/masters.h"
 #include "api/metrics.h"
 #include "api/server.h"
@@ -70,7 +70,8 @@ static void on_reply(const ProtobufCMessage *reply, const struct err *e, void *d
     if (may_repeat(u, e) && now < u->give_up_ms) {
         masters_failed(c->w->masters, u->number);
         u->retry.fire = on_retry;
-        loop_timer_start(c->w->loop, &u->retry, masters_count(c->w->masters) > 1 ? RETRY_DELAY_MS / 10 : RETRY_DELAY_MS);
+        loop_timer_start(c->w->loop, &u->retry,
+                         masters_count(c->w->masters) > 1 ? RETRY_DELAY_MS / 10 : RETRY_DELAY_MS);
         return;
     }
     finish(u, e);
@@ -92,8 +93,9 @@ static void start(struct upstream *u)
     protobuf_c_message_free_unpacked(in, NULL);
 }
 
-void call_master(struct call *c, const char *path, const ProtobufCMessage *in, const ProtobufCMessageDescriptor *out,
-                 unsigned flags, call_reply_cb *reply, call_error_cb *failed)
+void call_master(struct call *c, const char *path, const ProtobufCMessage *in,
+                 const ProtobufCMessageDescriptor *out, unsigned flags, call_reply_cb *reply,
+                 call_error_cb *failed)
 {
     struct upstream *u = call_alloc(c, sizeof *u);
     int64_t now = loop_now_ms(c->w->loop);
