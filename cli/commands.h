@@ -7,3 +7,7 @@ int cmd_down(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_env(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_sandbox(int argc, char **argv);
+int cmd_key(int argc, char **argv);
+int cmd_node(int argc, char **argv);
+int cmd_why(int argc, char **argv);
