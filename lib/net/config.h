@@ -21,9 +21,10 @@ struct config_key {
     const char *name; /* "listen" */
     enum config_type type;
     size_t offset;
-    const char *fallback; /* default, as text; NULL = required */
-    int64_t min, max;     /* for numbers, when max > 0 */
-    const char *help;     /* one line, for --help */
+    const char
+        *fallback; /* default, as text, ${key} is another key's value; NULL = that of "common", or required */
+    int64_t min, max; /* for numbers, when max > 0 */
+    const char *help; /* one line, for --help */
 };
 
 /** Reads `path` (NULL or missing file = only defaults and environment; a named file that is missing is an
@@ -37,5 +38,6 @@ int config_load(const char *path, const char *section, const struct config_key *
 /** Prints name, default, environment variable and help of each key. */
 void config_usage(const char *section, const struct config_key *keys);
 
-/** Sections and their known keys, so that one program can check the whole file: filled by
- * lib/net/config_schema.c. */
+/* The list of all sections and keys, by which the whole file is checked, is made at build time from the rows
+ * `"key", CONFIG_…` in the sources of the programs (lib/net/config_schema.py): a new key needs no
+ * registration. */

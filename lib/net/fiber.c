@@ -1,6 +1,7 @@
-/* Owns the stacks of fibers and the switch between them and the loop. Invariant: a fiber runs only from the loop's own
- * stack (never from another fiber), so a callback that sets an event only queues the waiter and returns; and a waiter
- * checks its condition again after each wake, so a late timer or a second wake is harmless. */
+/* Owns the stacks of fibers and the switch between them and the loop. Invariant: a fiber runs only from the
+ * loop's own stack (never from another fiber), so a callback that sets an event only queues the waiter and
+ * returns; and a waiter checks its condition again after each wake, so a late timer or a second wake is
+ * harmless. */
 #include "lib/net/fiber.h"
 
 #include <pthread.h>
@@ -171,7 +172,8 @@ void fiber_spawn(void (*run)(void *arg), void *arg)
     f->context.uc_stack.ss_sp = f->stack + GUARD_BYTES;
     f->context.uc_stack.ss_size = STACK_BYTES;
     f->context.uc_link = NULL;
-    makecontext(&f->context, (void (*)(void))on_stack, 2, (unsigned)(uintptr_t)f, (unsigned)((uintptr_t)f >> 32));
+    makecontext(&f->context, (void (*)(void))on_stack, 2, (unsigned)(uintptr_t)f,
+                (unsigned)((uintptr_t)f >> 32));
     if (current)
         fiber_wake(f); /* one fiber never enters another */
     else

@@ -1,5 +1,6 @@
-/* Fibers: a sandbox's start, pause or kill is written as one straight function that waits for processes, sockets and disks
- * without blocking the loop. All fibers of the process run on one loop, one at a time, so their data needs no lock. */
+/* Fibers: a sandbox's start, pause or kill is written as one straight function that waits for processes,
+ * sockets and disks without blocking the loop. All fibers of the process run on one loop, one at a time, so
+ * their data needs no lock. */
 #pragma once
 
 #include "lib/net/loop.h"
@@ -9,10 +10,12 @@
 
 struct fiber;
 
-/** Binds fibers to the loop of the calling thread and starts `workers` threads for `fiber_offload`. Once, at start. */
+/** Binds fibers to the loop of the calling thread and starts `workers` threads for `fiber_offload`. Once, at
+ * start. */
 int fiber_start(struct loop *l, unsigned workers, struct err *e);
 
-/** Runs `run(arg)` as a fiber: until its first wait at once, the rest from the loop. Aborts when out of memory. */
+/** Runs `run(arg)` as a fiber: until its first wait at once, the rest from the loop. Aborts when out of
+ * memory. */
 void fiber_spawn(void (*run)(void *arg), void *arg);
 
 /** Whether the caller runs in a fiber (and so may wait). */
@@ -52,5 +55,6 @@ static inline void cleanup_fiber_unlock(struct fiber_lock **l)
 }
 #define _cleanup_unlock_ __attribute__((cleanup(cleanup_fiber_unlock)))
 
-/** Runs `work(arg)` on a worker thread and waits for it; returns what it returned. For file work that may block. */
+/** Runs `work(arg)` on a worker thread and waits for it; returns what it returned. For file work that may
+ * block. */
 int fiber_offload(int (*work)(void *arg), void *arg);
