@@ -1,0 +1,171 @@
+/* Snapshot of a running guest: state, RAM (all, or what is the process's own), disk bitmap. The guest stands still from the
+ * first register read to the last page written; files are the node's, who also makes them durable. */
+#include "node/vmm/control.h"
+
+#include "lib/base/buf.h"
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "node/vmm/pagescan.h"
+#include "node/vmm/state.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ZERO_STEP (64u << 10)
+
+static int write_at(int fd, const void *p, uint64_t n, uint64_t off, struct err *e)
+{
+    for (uint64_t done = 0; done < n;) {
+        ssize_t w = pwrite(fd, (const uint8_t *)p + done, n - done, (off_t)(off + done));
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w <= 0)
+            return err_sys(e, ERR_INTERNAL, "write the snapshot");
+        done += (uint64_t)w;
+    }
+    return 0;
+}
+
+static bool page_is_zero(const uint8_t *p)
+{
+    const uint64_t *w = (const uint64_t *)p;
+
+    for (unsigned i = 0; i < MEM_PAGE / 8; i += 8)
+        if (w[i] | w[i + 1] | w[i + 2] | w[i + 3] | w[i + 4] | w[i + 5] | w[i + 6] | w[i + 7])
+            return false;
+    return true;
+}
+
+/* Writes [off, off+len) of RAM to the same place of the file, leaving holes for zero pages. */
+static int range_write_sparse(struct vm *vm, int fd, uint64_t off, uint64_t len, uint64_t *written, struct err *e)
+{
+    uint64_t end = off + len;
+
+    while (off < end) {
+        uint64_t from = off;
+        while (off < end && !page_is_zero(vm->mem.base + off))
+            off += MEM_PAGE;
+        if (off > from) {
+            if (write_at(fd, vm->mem.base + from, off - from, from, e) < 0)
+                return -1;
+            *written += off - from;
+        }
+        while (off < end && page_is_zero(vm->mem.base + off))
+            off += MEM_PAGE;
+    }
+    return 0;
+}
+
+static int memory_full(struct vm *vm, int fd, uint64_t *written, struct err *e)
+{
+    struct mem_extents x = {0};
+    int rc = 0;
+
+    if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)vm->mem.size) < 0)
+        return err_sys(e, ERR_INTERNAL, "size the memory file");
+    /* Of anonymous RAM only what was touched is worth a look; over a file every page counts. */
+    if (vm->restored || vm->mem.shared || pagescan(vm->pagemap_fd, vm->mem.base, vm->mem.size, PAGESCAN_OWN, &x, NULL) < 0)
+        rc = range_write_sparse(vm, fd, 0, vm->mem.size, written, e);
+    for (uint64_t i = 0; rc == 0 && i < x.n; i++)
+        rc = range_write_sparse(vm, fd, x.v[i].offset, x.v[i].length, written, e);
+    mem_extents_free(&x);
+    return rc;
+}
+
+static int memory_delta(struct vm *vm, int fd, uint64_t *written, struct err *e)
+{
+    struct mem_extents x = {0};
+    int rc = -1;
+
+    if (!vm->restored)
+        return err_set(e, ERR_CONFLICT, "a guest that was booted has nothing that a delta could refer to");
+    if (pagescan(vm->pagemap_fd, vm->mem.base, vm->mem.size, PAGESCAN_OWN, &x, e) == 0) {
+        int64_t off = ftruncate(fd, 0) < 0 ? err_sys(e, ERR_INTERNAL, "empty the memory file")
+                                           : memfile_write_table(fd, false, vm->mem.size, &x, e);
+        rc = off < 0 ? -1 : 0;
+        for (uint64_t i = 0; rc == 0 && i < x.n; i++) {
+            rc = write_at(fd, vm->mem.base + x.v[i].offset, x.v[i].length, (uint64_t)off, e);
+            off += (int64_t)x.v[i].length;
+            *written += x.v[i].length;
+        }
+        /* A delta without pages still is as long as its header says. */
+        if (rc == 0 && ftruncate(fd, off) < 0)
+            rc = err_sys(e, ERR_INTERNAL, "size the memory file");
+    }
+    mem_extents_free(&x);
+    return rc;
+}
+
+static int write_all(struct vm *vm, const Cube__Vmm__V1__Snapshot *s, int state_fd, int memory_fd, uint64_t *written,
+                     struct err *e)
+{
+    _cleanup_buf_ struct buf state = {0};
+
+    if (state_save(vm, &state, e) < 0)
+        return -1;
+    if (ftruncate(state_fd, 0) < 0)
+        return err_sys(e, ERR_INTERNAL, "empty the state file");
+    if (write_at(state_fd, state.data, state.len, 0, e) < 0)
+        return -1;
+    if ((s->delta ? memory_delta(vm, memory_fd, written, e) : memory_full(vm, memory_fd, written, e)) < 0)
+        return -1;
+    int rc = layer_publish(&vm->disk[0].disk);
+    if (rc < 0) {
+        errno = -rc;
+        return err_sys(e, ERR_INTERNAL, "write the bitmap of the disk layer");
+    }
+    return 0;
+}
+
+static int working_set_write(struct vm *vm, int fd, struct err *e)
+{
+    struct mem_extents x = {0};
+    int rc = pagescan(vm->pagemap_fd, vm->mem.base, vm->mem.size, PAGESCAN_TOUCHED, &x, e);
+
+    if (rc == 0)
+        rc = ftruncate(fd, 0) < 0 ? err_sys(e, ERR_INTERNAL, "empty the working set file")
+                                  : (memfile_write_table(fd, true, vm->mem.size, &x, e) < 0 ? -1 : 0);
+    mem_extents_free(&x);
+    return rc;
+}
+
+int op_working_set(struct vm *vm, const Cube__Vmm__V1__WorkingSet *w, struct control_fds *fds, struct err *e)
+{
+    _cleanup_close_ int fd = control_take(fds, w->fd, "working set", e);
+
+    if (fd < 0)
+        return -1;
+    if (!vm->restored)
+        return err_set(e, ERR_CONFLICT, "only a restored guest has a working set");
+    return working_set_write(vm, fd, e);
+}
+
+int op_snapshot(struct vm *vm, const Cube__Vmm__V1__Snapshot *s, struct control_fds *fds,
+                Cube__Vmm__V1__SnapshotDone *out, struct err *e)
+{
+    _cleanup_close_ int state_fd = control_take(fds, s->state_fd, "state file", e);
+    _cleanup_close_ int memory_fd = state_fd < 0 ? -1 : control_take(fds, s->memory_fd, "memory file", e);
+    _cleanup_close_ int ws_fd = -1;
+    bool was_running = vm->running;
+
+    if (memory_fd < 0)
+        return -1;
+    if (s->has_working_set && (ws_fd = control_take(fds, s->working_set_fd, "working set", e)) < 0)
+        return -1;
+    int64_t t0 = clock_mono_us();
+    vm_stop(vm);
+    int rc = vm->end != VM_ALIVE ? err_set(e, ERR_CONFLICT, "the guest has ended") : 0;
+    if (rc == 0)
+        rc = write_all(vm, s, state_fd, memory_fd, &out->memory_bytes, e);
+    if (rc == 0 && ws_fd >= 0)
+        rc = working_set_write(vm, ws_fd, e);
+    out->frozen_us = clock_mono_us() - t0;
+    out->pages = out->memory_bytes / MEM_PAGE;
+    /* A failed snapshot leaves the guest as it was: running. */
+    if (rc < 0 ? was_running : s->resume)
+        vm_go(vm);
+    out->frozen = !vm->running;
+    return rc;
+}
