@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char usage[] =
@@ -98,6 +99,7 @@ int main(int argc, char **argv)
     struct err e = {0};
 
     mallopt(M_ARENA_MAX, 1); /* threads allocate rarely; arenas of their own would cost memory per sandbox */
+    tzset(); /* reads a file at its first call, which the filters would not allow later */
     log_init("cube-vmm", LOG_INFO);
     jail_enable(o.seccomp);
     if (vm_prepare(&vm, o.kvm_fd, o.proc_fd, o.memory_mib, o.vcpus, &e) < 0 || vm_start_threads(&vm, &e) < 0) {
