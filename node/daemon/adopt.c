@@ -212,7 +212,7 @@ static void sweep_published(struct node *n)
     store_names_free(all.name, all.count);
 }
 
-int adopt_all(struct node *n, struct err *e)
+void adopt_all(struct node *n)
 {
     struct names ids;
     names_of(n->sandboxes_fd, &ids);
@@ -231,6 +231,4 @@ int adopt_all(struct node *n, struct err *e)
     sweep_published(n);
     sweep(n);
     store_sweep(&n->store);
-    (void)e;
-    return 0;
 }

@@ -5,7 +5,7 @@
 
 /** Reads all records, re-adopts their VMs without disturbing them, settles what was in between, and removes orphans. In a fiber, once, with
  *  the jailer connected. */
-int adopt_all(struct node *n, struct err *e);
+void adopt_all(struct node *n);
 
 /** Removes VM processes, TAPs and directories that no VM of ours names. */
 void sweep(struct node *n);

@@ -5,7 +5,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
 #include "node/daemon/eventlog.h"
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/sandbox.h"
 #include "node/daemon/vm_files.h"
 

@@ -4,7 +4,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/peer.h"
 #include "node/daemon/vm.h"
 

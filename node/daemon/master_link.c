@@ -5,7 +5,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "node/daemon/capacity.h"
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/report.h"
 #include "node/template/catalog.h"
 

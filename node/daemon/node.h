@@ -23,8 +23,8 @@ struct node {
     struct node_config cfg;
     struct loop *loop;
     struct store store;
-    int state_fd, sandboxes_fd, vms_fd; /* <state>, <state>/sandboxes, <state>/vm */
-    int run_fd, warm_fd, sb_fd;         /* <run>, <run>/warm, <run>/sb */
+    int sandboxes_fd, vms_fd;           /* <state>/sandboxes, <store>/vm */
+    int warm_fd, sb_fd;                 /* <run>/warm, <run>/sb */
     char boot_id[37];
     struct node_class class;            /* kvm_kind is "" until the first VMM said it */
     struct jailer *jailer;

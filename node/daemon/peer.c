@@ -5,7 +5,7 @@
 
 #include "lib/base/buf.h"
 #include "lib/base/cleanup.h"
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "proto/init.pb-c.h"
 #include "proto/jailer.pb-c.h"
 #include "proto/vmm.pb-c.h"

@@ -3,7 +3,7 @@
 #include "node/daemon/pool.h"
 
 #include "lib/base/log.h"
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/vm.h"
 

@@ -2,7 +2,7 @@
  * time per sandbox. */
 #pragma once
 
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/node.h"
 #include "node/daemon/vm.h"
 #include "proto/node.pb-c.h"

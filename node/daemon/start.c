@@ -9,7 +9,7 @@
 #include "node/daemon/eventlog.h"
 #include "node/daemon/guest.h"
 #include "node/daemon/sandbox.h"
-#include "node/daemon/vm_files.h"
+#include "node/daemon/vm_base.h"
 #include "node/store/content.h"
 #include "node/template/image.h"
 
@@ -51,7 +51,8 @@ static int check_generation(const struct sandbox *sb, uint64_t gen, struct err *
 static int check_state(const struct sandbox *sb, const struct start *s, struct err *e)
 {
     const char *id = s->req->spec->sandbox_id;
-    if (sb && sandbox_is_live(sb))
+    bool rollback = s->restore && *s->req->snapshot_id && sb && sb->state == SB_STATE(RUNNING);
+    if (sb && sandbox_is_live(sb) && !rollback)
         return err_set(e, ERR_CONFLICT, "%s already runs here as gen=%llu", id, (unsigned long long)sb->gen);
     if (s->restore && !*s->req->snapshot_id && (!sb || sb->state != SB_STATE(PAUSED)))
         return err_set(e, ERR_NOT_FOUND, "%s is not paused on this node", id);
@@ -157,6 +158,17 @@ static int given_up(struct start *s, struct err *e)
     return s->sb->kill_wanted ? err_set(e, ERR_CONFLICT, "%s was deleted while it started", s->sb->id) : 0;
 }
 
+/* A rollback: the VM of the generation before goes once it is sure that the snapshot is whole. */
+static void end_previous(struct sandbox *sb)
+{
+    struct vm *old = sb->vm;
+    if (!old)
+        return;
+    vm_unpublish(sb->node, sb->id);
+    sb->vm = NULL;
+    vm_destroy(old);
+}
+
 static int bring_up(struct start *s, struct err *e)
 {
     struct sandbox *sb = s->sb;
@@ -167,13 +179,14 @@ static int bring_up(struct start *s, struct err *e)
     }
     if (fit_limits(s, e) < 0 || given_up(s, e) < 0)
         return -1;
+    end_previous(sb);
     struct vm *vm = vm_acquire(s->node, e);
     if (!vm)
         return -1;
     sb->vm = vm;
     vm->owner = sb;
     s->receipt->from_pool = vm->pooled;
-    if (given_up(s, e) < 0 || start_guest(s, vm, e) < 0)
+    if (given_up(s, e) < 0 || vm_base_link(vm, &s->image, e) < 0 || start_guest(s, vm, e) < 0)
         return -1;
     s->receipt->vmm_us = clock_mono_us() - began;
     if (given_up(s, e) < 0 || identify(s, vm, e) < 0 || guest_subscribe(vm, e) < 0 || given_up(s, e) < 0 ||

@@ -6,7 +6,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/guest.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/pool.h"

@@ -21,7 +21,7 @@ struct vm {
     char kvm_kind[16];
     int tap_fd;
     int sock_dir;              /* where ctl.sock and in.sock are: <run>/warm/<name>, later <run>/sb/<id>/<gen> */
-    int file_dir;              /* <state>/vm/<name>: layer, console.log */
+    int file_dir;              /* <store>/vm/<name>: layer, console.log */
     int ctl_fd, in_fd;         /* listening; closed here once the VMM has them */
     struct peer *control, *guest;
     char envd_version[16];     /* as the guest said in its hello */

@@ -1,4 +1,4 @@
-/* Directories and sockets of a VM: <state>/vm/<name> (layer, console), <run>/warm/<name> (sockets before it has an owner) and
+/* Directories and sockets of a VM: <store>/vm/<name> (layer, console), <run>/warm/<name> (sockets before it has an owner) and
  * <run>/sb/<sandbox>/<gen> (the same directory, published). */
 #pragma once
 
@@ -11,7 +11,7 @@ int vm_files_make(struct node *n, const char *name, int *file_dir, int *sock_dir
 int vm_files_open(struct node *n, const char *name, const char *sandbox_id, uint64_t gen, int *file_dir, int *sock_dir,
                   struct err *e);
 
-/** Removes <state>/vm/<name> and <run>/warm/<name>. */
+/** Removes <store>/vm/<name> and <run>/warm/<name>. */
 void vm_files_remove(struct node *n, const char *name);
 
 /** A listening or connected stream socket named `name` in the directory `dir` (works for paths of any length). */

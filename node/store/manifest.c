@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <string.h>
 
-static const char *const kinds[] = {"template", "class-snapshot", "snapshot"};
+static const char *const kinds[] = {"template", "class-snapshot", "snapshot", "object"};
 
 static void cleanup_json(json_t **j)
 {

@@ -25,12 +25,12 @@ struct node_class {
     uint32_t device_layout;
 };
 
-enum manifest_kind { MANIFEST_TEMPLATE, MANIFEST_CLASS_SNAPSHOT, MANIFEST_SNAPSHOT };
+enum manifest_kind { MANIFEST_TEMPLATE, MANIFEST_CLASS_SNAPSHOT, MANIFEST_SNAPSHOT, MANIFEST_OBJECT /* a kernel, a tools disk */ };
 
 struct manifest {
     uint32_t format;
     enum manifest_kind kind;
-    char id[64];
+    char id[72];
     char parent[64];       /* the template (class snapshot, snapshot), or "" */
     char name[64];         /* alias of a template, or "" */
     char sandbox[32];      /* of a snapshot: whose */

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-static const char *const dirs[] = {"tpl", "snap", "kernel", "tools", "tmp"};
+static const char *const dirs[] = {"tpl", "snap", "kernel", "tools", "vm", "tmp"};
 
 static int mkdir_path(const char *path, struct err *e)
 {

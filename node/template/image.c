@@ -13,7 +13,7 @@
 #define DEVICE_LAYOUT 1 /* order and addresses of the VMM's devices: root, tools, net, vsock, rng, balloon */
 #define CMDLINE "root=/dev/vdb rootfstype=erofs ro init=/cube-init"
 
-static void image_init(struct image *img)
+void image_init(struct image *img)
 {
     *img = (struct image){.root = -1, .tools = -1, .kernel = -1, .state = -1, .memory = -1, .working_set = -1, .layer = -1};
     for (int i = 0; i < IMAGE_DELTAS; i++)
@@ -108,17 +108,32 @@ static bool valid_id(const char *id)
     return n > 0 && n < 48 && strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
 }
 
+static int open_snapshot(struct node *n, bool want_memory, struct image *out, struct err *e)
+{
+    const struct manifest *m = &out->manifest;
+    return open_checked(n, out->artifact, m, "root.ext4", &out->root, e) < 0 ||
+                   open_checked(n, out->artifact, m, "layer", &out->layer, e) < 0 ||
+                   (want_memory && m->has_memory && open_memory(n, out, e) < 0) || open_common(n, out, e) < 0
+               ? -1 : 0;
+}
+
+int image_template_manifest(struct node *n, const char *template_id, struct manifest *out, struct err *e)
+{
+    char artifact[96];
+    if (!valid_id(template_id))
+        return err_set(e, ERR_INVALID, "'%s' is no template ID", template_id);
+    snprintf(artifact, sizeof artifact, "tpl/%s", template_id);
+    return read_manifest(n, artifact, out, e);
+}
+
 static int open_template(struct node *n, const char *template_id, bool want_memory, struct image *out, struct err *e)
 {
     snprintf(out->artifact, sizeof out->artifact, "tpl/%s", template_id);
-    snprintf(out->root_artifact, sizeof out->root_artifact, "%s", out->artifact);
     if (read_manifest(n, out->artifact, &out->manifest, e) < 0) {
         if (e->code == ERR_NOT_FOUND)
             return err_set(e, ERR_NOT_FOUND, "no template %s on this node", template_id);
         return -1;
     }
-    if (open_checked(n, out->root_artifact, &out->manifest, "root.ext4", &out->root, e) < 0)
-        return -1;
     if (want_memory && n->class.kvm_kind[0]) {
         char snap[32], artifact[96];
         class_snapshot_name(&out->manifest, &n->class, snap);
@@ -127,13 +142,13 @@ static int open_template(struct node *n, const char *template_id, bool want_memo
         if (read_manifest(n, artifact, &m, e) == 0) {
             snprintf(out->artifact, sizeof out->artifact, "%s", artifact);
             out->manifest = m;
-            if (open_memory(n, out, e) < 0 || open_checked(n, artifact, &m, "layer", &out->layer, e) < 0)
-                return -1;
-        } else if (e->code != ERR_NOT_FOUND) {
-            return -1;
+            return open_snapshot(n, true, out, e);
         }
+        if (e->code != ERR_NOT_FOUND)
+            return -1;
+        *e = (struct err){0}; /* not made yet: it boots */
     }
-    return open_common(n, out, e);
+    return open_checked(n, out->artifact, &out->manifest, "root.ext4", &out->root, e) < 0 ? -1 : open_common(n, out, e);
 }
 
 int image_open_template(struct node *n, const char *template_id, bool want_memory, struct image *out, struct err *e)
@@ -153,19 +168,15 @@ int image_open_snapshot(struct node *n, const char *snapshot_id, bool want_memor
     if (!valid_id(snapshot_id))
         return err_set(e, ERR_INVALID, "'%s' is no snapshot ID", snapshot_id);
     snprintf(out->artifact, sizeof out->artifact, "snap/%s", snapshot_id);
-    snprintf(out->root_artifact, sizeof out->root_artifact, "%s", out->artifact);
     if (read_manifest(n, out->artifact, &out->manifest, e) < 0) {
         if (e->code == ERR_NOT_FOUND)
             return err_set(e, ERR_NOT_FOUND, "no snapshot %s on this node", snapshot_id);
         return -1;
     }
-    if (open_checked(n, out->artifact, &out->manifest, "root.ext4", &out->root, e) < 0 ||
-        open_checked(n, out->artifact, &out->manifest, "layer", &out->layer, e) < 0 ||
-        (want_memory && out->manifest.has_memory && open_memory(n, out, e) < 0) || open_common(n, out, e) < 0) {
-        image_close(out);
-        return -1;
-    }
-    return 0;
+    if (open_snapshot(n, want_memory, out, e) == 0)
+        return 0;
+    image_close(out);
+    return -1;
 }
 
 void image_to_vm(const struct image *img, int layer, struct vm_image *out)

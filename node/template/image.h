@@ -10,13 +10,17 @@
 struct image {
     struct manifest manifest;     /* of the template or the snapshot */
     char artifact[96];            /* "tpl/<id>", "tpl/<id>/snap-<class>" or "snap/<id>" */
-    char root_artifact[96];       /* where root.ext4 is */
     bool has_memory;              /* false: boot */
     int root, tools, kernel, state, memory, working_set, layer; /* -1 = none */
     int deltas[IMAGE_DELTAS];
     char delta_sha256[IMAGE_DELTAS][65];
     int delta_count;
 };
+
+void image_init(struct image *img); /* nothing open */
+
+/** Only the manifest of a template. */
+int image_template_manifest(struct node *n, const char *template_id, struct manifest *out, struct err *e);
 
 /** Opens a template: with its memory when `want_memory` and a snapshot of the node's class is there. ERR_NOT_FOUND for an unknown one. */
 int image_open_template(struct node *n, const char *template_id, bool want_memory, struct image *out, struct err *e);
