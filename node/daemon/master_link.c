@@ -13,6 +13,7 @@
 
 #define MASTERS_MAX 16
 #define REGISTER_MS 5000
+#define FULL_MS 30000
 #define BACKOFF_MS 100
 #define BACKOFF_MAX_MS 2000
 
@@ -113,6 +114,8 @@ static void stream(struct master_link *l, struct rpc_client *client)
     struct node *n = l->node;
     struct call open = {0};
     struct call reg = {0};
+    char class[16];
+    snprintf(class, sizeof class, "%s", n->class.kvm_kind);
     if (announce(l, client, &reg) < 0) {
         if (strcmp(l->last_error, reg.error.msg) != 0)
             log_fail(&reg.error, "registering with the master at %s", rpc_client_address(client));
@@ -134,13 +137,17 @@ static void stream(struct master_link *l, struct rpc_client *client)
     l->poked = false;
     l->up = true;
     send_report(n, o, true);
+    int64_t full_at = clock_boot_ms() + FULL_MS;
     while (!open.failed && !n->stopping) {
         wait_for_news(l, &open, every);
-        if (open.failed)
+        if (open.failed || strcmp(class, n->class.kvm_kind) != 0) /* a class that became known is registered anew */
             break;
         l->poked = false;
         n->last_master_ms = clock_boot_ms();
-        send_report(n, o, false);
+        bool full = clock_boot_ms() >= full_at;
+        send_report(n, o, full);
+        if (full)
+            full_at = clock_boot_ms() + FULL_MS;
     }
     l->up = false;
     n->last_master_ms = clock_boot_ms();

@@ -59,14 +59,14 @@ static void describe(struct saving *s, const char *snapshot_id)
 }
 
 /* Number of deltas that the VM was restored with. */
+static const char *const delta_names[IMAGE_DELTAS] = {"delta-0", "delta-1", "delta-2", "delta-3"};
+
 static int base_deltas(const struct manifest *base)
 {
     int n = 0;
-    for (char name[16];; n++) {
-        snprintf(name, sizeof name, "delta-%d", n);
-        if (!manifest_find(base, name))
-            return n;
-    }
+    while (n < IMAGE_DELTAS && manifest_find(base, delta_names[n]))
+        n++;
+    return n;
 }
 
 /* Memory and state into the draft: a delta on top of the base's chain; or everything, which becomes a new base, when there is no base or
@@ -75,9 +75,7 @@ static int save_memory(struct saving *s, struct err *e)
 {
     int deltas = base_deltas(&s->base);
     bool delta = s->base.has_memory && deltas < IMAGE_DELTAS;
-    char name[16] = "memory";
-    if (delta)
-        snprintf(name, sizeof name, "delta-%d", deltas);
+    const char *name = delta ? delta_names[deltas] : "memory";
     _cleanup_close_ int memory = draft_create(&s->draft, name, e);
     _cleanup_close_ int state = memory < 0 ? -1 : draft_create(&s->draft, "state", e);
     if (state < 0)
@@ -92,11 +90,9 @@ static int save_memory(struct saving *s, struct err *e)
         return 0;
     if (vm_base_to_draft(s->vm, &s->base, "memory", &s->draft, &s->manifest, e) < 0)
         return -1;
-    for (int i = 0; i < deltas; i++) {
-        snprintf(name, sizeof name, "delta-%d", i);
-        if (vm_base_to_draft(s->vm, &s->base, name, &s->draft, &s->manifest, e) < 0)
+    for (int i = 0; i < deltas; i++)
+        if (vm_base_to_draft(s->vm, &s->base, delta_names[i], &s->draft, &s->manifest, e) < 0)
             return -1;
-    }
     if (manifest_find(&s->base, "working-set"))
         return vm_base_to_draft(s->vm, &s->base, "working-set", &s->draft, &s->manifest, e);
     return 0;

@@ -1,5 +1,6 @@
 /* Owns the translation of sandboxes into what masters read. Invariant: a transient state is reported as the stable one that the node
- * would fall back to, because only masters own transitions; an ended sandbox is in every full report until its tombstone goes. */
+ * would fall back to, because only masters own transitions; a sandbox that
+ * ended by itself is in every report until a master has confirmed it by a Kill. */
 #include "node/daemon/report.h"
 
 #include "lib/base/clock.h"
@@ -20,7 +21,7 @@ static int64_t wall_deadline(const struct sandbox *sb)
 static void add(struct sandbox *sb, void *data)
 {
     struct filling *f = data;
-    if (f->only_changed && !sb->changed)
+    if (f->only_changed && !sb->changed && !(sandbox_is_over(sb) && !sb->settled))
         return;
     if (sb->state == SB_STATE(CREATING) || sb->state == SB_STATE(KILLING))
         return; /* the answer to the command says it */

@@ -27,6 +27,7 @@ struct sandbox {
     struct fiber_lock op;
     bool kill_wanted;         /* a running operation shall give up */
     bool acting;              /* the node itself is applying the timeout action */
+    bool settled;             /* over, and a master knows: it said so itself */
     bool changed;             /* differs from what the masters were told */
     bool healthy;
     int64_t last_answer_ms, last_activity_ms;

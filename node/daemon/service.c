@@ -89,6 +89,9 @@ static void run_kill(struct command *c)
         rpc_fail(c->call, &e);
         return;
     }
+    struct sandbox *sb = sandbox_find(c->node, in->sandbox_id);
+    if (sb)
+        sb->settled = true;
     reply.existed = existed;
     rpc_reply(c->call, &reply.base);
 }

@@ -59,5 +59,5 @@ int vm_base_to_draft(struct vm *vm, const struct manifest *base, const char *nam
         return err_set(e, ERR_INTERNAL, "the base of %s has no %s", vm->name, name);
     if (linkat(vm->file_dir, from, d->fd, name, 0) < 0)
         return err_sys(e, ERR_INTERNAL, "linking %s of %s", name, vm->name);
-    return manifest_add(m, name, f->size, f->sha256, e);
+    return manifest_add(m, name, f->size, f->hash, e);
 }

@@ -73,7 +73,7 @@ static int template_import(int argc, char **argv)
         {"kernel", required_argument, NULL, 'k'}, {"tools", required_argument, NULL, 't'},   {"name", required_argument, NULL, 'n'},
         {"vcpus", required_argument, NULL, 'v'},  {"memory", required_argument, NULL, 'm'},  {"disk", required_argument, NULL, 'd'},
         {"user", required_argument, NULL, 'u'},   {"workdir", required_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'}, {0}};
-    struct import in = {.vcpus = 1, .memory_mib = 512, .disk_mib = 2048, .default_user = "user", .default_workdir = "/home/user"};
+    struct import in = {.vcpus = 1, .memory_mib = 512, .default_user = "user", .default_workdir = "/home/user"};
     const char *config = NULL, *dir = NULL;
     bool json = false, ok = true;
     for (int o; ok && (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -96,7 +96,7 @@ static int template_import(int argc, char **argv)
     if (!ok || !in.root || !in.kernel || !in.tools || !in.name || optind < argc || strlen(in.name) > 63 ||
         strlen(in.default_user) > 32 || strlen(in.default_workdir) > 255) {
         fprintf(stderr, "usage: cube-node template import --root FILE --kernel FILE --tools FILE --name NAME [--vcpus 1] [--memory 512 (MiB)]\n"
-                        "       [--disk 2048 (MiB)] [--user user] [--workdir /home/user] [--config FILE | --store DIR] [--json]\n");
+                        "       [--disk MiB] [--user user] [--workdir /home/user] [--config FILE | --store DIR] [--json]\n");
         return 2;
     }
     struct store s;

@@ -56,7 +56,7 @@ static int open_checked(struct node *n, const char *artifact, const struct manif
     }
     char what[160];
     snprintf(what, sizeof what, "%s/%s", artifact, name);
-    if (content_verify(fd, what, f->size, f->sha256, e) < 0)
+    if (content_verify(fd, what, f->size, f->hash, e) < 0)
         return -1;
     *out = fd_steal(&fd);
     return 0;
@@ -95,7 +95,7 @@ static int open_memory(struct node *n, struct image *img, struct err *e)
             break;
         if (open_checked(n, img->artifact, m, name, &img->deltas[i], e) < 0)
             return -1;
-        memcpy(img->delta_sha256[i], f->sha256, 65);
+        memcpy(img->delta_hash[i], f->hash, 65);
         img->delta_count = i + 1;
     }
     img->has_memory = true;

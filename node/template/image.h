@@ -13,7 +13,7 @@ struct image {
     bool has_memory;              /* false: boot */
     int root, tools, kernel, state, memory, working_set, layer; /* -1 = none */
     int deltas[IMAGE_DELTAS];
-    char delta_sha256[IMAGE_DELTAS][65];
+    char delta_hash[IMAGE_DELTAS][65];
     int delta_count;
 };
 

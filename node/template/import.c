@@ -19,7 +19,7 @@ extern char **environ;
 struct source {
     const char *path;
     int fd;
-    char sha256[65];
+    char hash[65];
     int64_t size;
 };
 
@@ -33,7 +33,7 @@ static int source_open(struct store *s, const char *path, struct source *out, st
     if (!S_ISREG(st.st_mode) || st.st_size == 0)
         return err_set(e, ERR_INVALID, "%s is no file with content", path);
     out->size = st.st_size;
-    return content_hash_cached(s->fd, out->fd, out->sha256, e);
+    return content_hash_cached(s->fd, out->fd, out->hash, e);
 }
 
 static void source_close(struct source *s)
@@ -75,7 +75,7 @@ static int copy_in(struct draft *d, const struct source *src, const char *name, 
 static int import_object(struct store *s, const struct source *src, const char *dir, const char *name, struct err *e)
 {
     char artifact[96];
-    snprintf(artifact, sizeof artifact, "%s/%s", dir, src->sha256);
+    snprintf(artifact, sizeof artifact, "%s/%s", dir, src->hash);
     enum presence p = store_presence(s, artifact);
     if (p == PRESENT)
         return 0;
@@ -86,7 +86,7 @@ static int import_object(struct store *s, const struct source *src, const char *
         return -1;
     _cleanup_close_ int fd = copy_in(&d, src, name, e);
     struct manifest m = {.kind = MANIFEST_OBJECT, .created_ms = clock_realtime_ms(), .guest_protocol = GUEST_PROTOCOL};
-    snprintf(m.id, sizeof m.id, "%s", src->sha256);
+    snprintf(m.id, sizeof m.id, "%s", src->hash);
     if (fd < 0 || manifest_add(&m, name, src->size, NULL, e) < 0 || draft_publish(&d, &m, artifact, e) < 0)
         return -1;
     return 0;
@@ -96,7 +96,7 @@ static void template_id(const struct import *in, const struct source *root, char
 {
     char text[160];
     uint8_t digest[32];
-    int n = snprintf(text, sizeof text, "template|%s|%u|%u|%u", root->sha256, in->vcpus, in->memory_mib, in->disk_mib);
+    int n = snprintf(text, sizeof text, "template|%s|%u|%u|%u", root->hash, in->vcpus, in->memory_mib, in->disk_mib);
     sha256(text, (size_t)n, digest);
     for (int i = 0; i < TEMPLATE_ID_LEN; i++)
         id[i] = "abcdefghijklmnopqrstuvwxyz0123456789"[digest[i] % 36];
@@ -173,12 +173,14 @@ static int refresh(struct store *s, const struct manifest *want, const char *art
     return file_replace(dir, "manifest.json", b.data, b.len, true, e);
 }
 
-int import_run(struct store *s, const struct import *in, char id[TEMPLATE_ID_LEN + 1], struct err *e)
+int import_run(struct store *s, struct import *in, char id[TEMPLATE_ID_LEN + 1], struct err *e)
 {
     _cleanup_source_ struct source root = {.fd = -1}, kernel = {.fd = -1}, tools = {.fd = -1};
     if (source_open(s, in->root, &root, e) < 0 || source_open(s, in->kernel, &kernel, e) < 0 ||
         source_open(s, in->tools, &tools, e) < 0 || check_kinds(&root, &kernel, &tools, e) < 0)
         return -1;
+    if (in->disk_mib == 0)
+        in->disk_mib = (uint32_t)((root.size + (1 << 20) - 1) >> 20);
     if (((int64_t)in->disk_mib << 20) < root.size)
         return err_set(e, ERR_INVALID, "%s has %lld MiB, more than the disk of %u MiB", in->root, (long long)(root.size >> 20),
                        in->disk_mib);
@@ -191,8 +193,8 @@ int import_run(struct store *s, const struct import *in, char id[TEMPLATE_ID_LEN
     snprintf(m.name, sizeof m.name, "%s", in->name);
     snprintf(m.default_user, sizeof m.default_user, "%s", in->default_user);
     snprintf(m.default_workdir, sizeof m.default_workdir, "%s", in->default_workdir);
-    memcpy(m.kernel, kernel.sha256, sizeof m.kernel);
-    memcpy(m.tools, tools.sha256, sizeof m.tools);
+    memcpy(m.kernel, kernel.hash, sizeof m.kernel);
+    memcpy(m.tools, tools.hash, sizeof m.tools);
     char artifact[64];
     snprintf(artifact, sizeof artifact, "tpl/%s", id);
     switch (store_presence(s, artifact)) {

@@ -18,7 +18,7 @@ struct making {
     struct image image;
     struct draft draft;
     struct manifest manifest;
-    char artifact[96];
+    char artifact[160];
     struct err error;
 };
 
@@ -98,7 +98,7 @@ static int describe(struct making *m, struct err *e)
     o->class = m->node->class;
     const struct manifest_file *root = manifest_find(t, "root.ext4");
     return manifest_add(o, "state", 0, NULL, e) < 0 || manifest_add(o, "memory", 0, NULL, e) < 0 ||
-                   manifest_add(o, "layer", 0, NULL, e) < 0 || manifest_add(o, "root.ext4", root->size, root->sha256, e) < 0
+                   manifest_add(o, "layer", 0, NULL, e) < 0 || manifest_add(o, "root.ext4", root->size, root->hash, e) < 0
                ? -1 : 0;
 }
 
