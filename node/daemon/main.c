@@ -1,6 +1,7 @@
 /* cube-node: wires the modules of the node daemon and runs the loop. */
 #include "lib/base/log.h"
 #include "lib/net/admin.h"
+#include "lib/net/daemon.h"
 #include "lib/net/fiber.h"
 #include "lib/net/rpc.h"
 #include "node/daemon/adopt.h"
@@ -20,6 +21,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define WORKERS 3 /* threads for file work */
 
@@ -96,6 +98,7 @@ static int serve(struct node *n, const char *user, struct err *e)
     if (rpc_server_listen(server, n->cfg.listen, e) < 0 ||
         (*n->cfg.admin_listen && admin_listen(n->loop, n->cfg.admin_listen, is_ready, n, e) < 0))
         return -1;
+    daemon_notify("READY=1");
     fiber_spawn(begin, n);
     master_link_new(n, creds);
     catalog_start(n);
@@ -113,6 +116,11 @@ int main(int argc, char **argv)
     if (argc > 1 && argv[1][0] != '-')
         return commands_run(argc - 1, argv + 1);
     const char *config = NULL, *user = NULL;
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max; /* a handful of descriptors per sandbox */
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (o == 'h')
             return usage(), 0;

@@ -14,6 +14,8 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
+#define GROUPS_MAX 16
+
 static int make_dir(const char *base, const char *name, mode_t mode, int *out, struct err *e)
 {
     char path[512];
@@ -73,15 +75,23 @@ static int give_all(const struct node_config *cfg, uid_t uid, gid_t gid, struct 
 int node_become(const struct node_config *cfg, const char *user, struct err *e)
 {
     unsigned uid, gid;
-    char rest;
-    if (sscanf(user, "%u:%u%c", &uid, &gid, &rest) != 2)
-        return err_set(e, ERR_INVALID, "--user '%s' is not UID:GID", user);
+    int used = 0;
+    if (sscanf(user, "%u:%u%n", &uid, &gid, &used) != 2 || (user[used] && user[used] != ','))
+        return err_set(e, ERR_INVALID, "--user '%s' is not UID:GID[,GID…]", user);
+    gid_t groups[GROUPS_MAX];
+    int count = 0;
+    if (cfg->relay_gid >= 0)
+        groups[count++] = (gid_t)cfg->relay_gid;
+    for (const char *p = user + used; *p == ',' && count < GROUPS_MAX;) {
+        char *end;
+        groups[count++] = (gid_t)strtoul(p + 1, &end, 10);
+        p = end;
+    }
     if (geteuid() != 0)
         return geteuid() == uid ? 0 : err_set(e, ERR_INVALID, "only root can become uid %u", uid);
     if (give_all(cfg, uid, gid, e) < 0)
         return -1;
-    gid_t groups[1] = {(gid_t)cfg->relay_gid};
-    if (setgroups(cfg->relay_gid >= 0 ? 1 : 0, groups) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
+    if (setgroups((size_t)count, groups) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
         return err_sys(e, ERR_INTERNAL, "becoming uid %u", uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(e, ERR_INTERNAL, "giving up privileges");
