@@ -20,6 +20,8 @@ bool journal_fresh(const struct journal *j);                    /* this process 
 int journal_append(struct journal *j, const char *kind, const void *payload, size_t n, struct err *e);
 /** Replays the final state into Redis where entries are missing; in a fiber. */
 int journal_replay(struct master *m, struct err *e);
+/** Writes one entry of the journal into Redis unless it is there; in a fiber. */
+int catalog_replay(struct master *m, const char *kind, const uint8_t *payload, size_t n, struct err *e);
 /** Remembers that this node exists; at most once per process and node. */
 void journal_node(struct master *m, const char *node);
 /** Names of the nodes of the journal, one call each. */

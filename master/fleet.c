@@ -140,6 +140,7 @@ static void node_read(struct node *n, struct sched_node *s, const redisReply *ha
         {"r_cpu", &s->reserved_cpu, NULL, NULL, NULL},
         {"r_count", &s->reserved_count, NULL, NULL, NULL},
         {"report_ms", &n->report_ms, NULL, NULL, NULL},
+        {"full_ms", &n->full_ms, NULL, NULL, NULL},
         {"cordoned", NULL, NULL, NULL, &n->cordoned},
         {"draining", NULL, NULL, NULL, &n->draining},
         {"pressure", NULL, NULL, NULL, &n->pressure},

@@ -216,6 +216,8 @@ static void repair_fiber(void *arg)
     for (size_t i = 0; i < p->v.n; i++)
         reconcile_report(p->m, p->node, p->v.v[i].id, p->v.v[i].what,
                          in_report((Cube__Master__V1__NodeReport *)p->report, p->v.v[i].id));
+    if (((Cube__Master__V1__NodeReport *)p->report)->full)
+        cell_node_reported(p->m, p->node);
     protobuf_c_message_free_unpacked(p->report, NULL);
     free(p->v.v);
     free(p);
@@ -249,9 +251,9 @@ static int handle(struct link *l, ProtobufCMessage *msg, struct err *e)
     if (!p)
         abort();
     int rc = db_eval(m, &script_node_report, &a, verdicts_parse, &p->v, e);
-    if (rep->full && rc == 0)
-        cell_node_reported(m, l->node);
     if (rc < 0 || p->v.n == 0) {
+        if (rc == 0 && rep->full)
+            cell_node_reported(m, l->node);
         free(p->v.v);
         free(p);
         protobuf_c_message_free_unpacked(msg, NULL);

@@ -1,6 +1,6 @@
 -- include: common
 -- Writes of the catalog. With mode "absent" (replay of the journal) what is there already stays. ARGV: prefix, mode (force|absent), op, …
--- team id field value … · key sha id team name mask admin created · unkey team id · template id team public pb created alias … · untemplate id
+-- team id field value … · key sha id team name mask admin created · unkey team id · template id team public pb created alias … · untemplate id. Answer: 1 done (unkey: the digest), 0 nothing to do, -1 no such team.
 local absent, op = ARGV[2] == 'absent', ARGV[3]
 
 if op == 'team' then
@@ -25,7 +25,7 @@ if op == 'unkey' then
   if not sha then return 0 end
   redis.call('HDEL', key('keys', ARGV[4]), ARGV[5])
   redis.call('DEL', key('key', sha))
-  return 1
+  return sha
 end
 
 local function drop_aliases(h)
