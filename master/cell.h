@@ -4,7 +4,7 @@
 #include "master/master.h"
 
 /** Connects to Redis, opens or finds the cell, announces this master, follows route events. */
-void cell_start(struct master *m);
+int cell_start(struct master *m, struct err *e);
 /** A node sent a full report: while recovering, the cell is ready once all known nodes have. In a fiber. */
 void cell_node_reported(struct master *m, const char *node);
 

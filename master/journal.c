@@ -3,6 +3,8 @@
  * torn last line is as if it had never been written; several masters may append to the same file. */
 #include "master/cell.h"
 
+#include "lib/base/buf.h"
+
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"

@@ -1,6 +1,7 @@
 /* Owns the nodes' end of the control plane: registration and the report streams. Invariant: a node speaks for itself
  * alone (its proven ID names it, not the message), reports of one stream are handled in order, and what a node claims is
  * bounded before it reaches Redis. */
+#include "lib/base/buf.h"
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
 #include "master/cell.h"

@@ -4,14 +4,14 @@
 #include "lib/net/crypto.h"
 #include "lib/net/redis.h"
 #include "lib/net/rpc.h"
-#include "master/sched.h"
+#include "master/scheduler.h"
 #include "proto/redis_scripts.h"
 
 struct master_config {
     char *listen, *admin_listen;
     char *redis, *redis_user, *redis_password_file;
     char *state_dir, *key_dir, *seed_file, *journal;
-    char *tls_ca, *tls_cert, *tls_key;
+    char *ca, *cert, *key;
     char *log_level, *cell;
     int64_t report_ms, node_stale_ms, node_lost_ms, recover_ms, node_timeout_ms;
     int64_t overcommit_memory, overcommit_cpu, initial_memory_pct; /* percent */

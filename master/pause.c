@@ -14,6 +14,7 @@
 #define RESUME_WAIT_MS 60000
 #define PAUSE_TIMEOUT_MS 110000
 #define HEALTHY_WITHIN_MS 15000
+#define WAKE_TIMEOUT_MS 300000
 
 static int not_now(const struct record *r, const char *verb, struct err *e)
 {
@@ -28,7 +29,7 @@ static bool unknown_effect(const struct err *e)
     return e->code == ERR_DEADLINE || e->code == ERR_CANCELLED || (e->code == ERR_UNAVAILABLE && e->sys != ECONNREFUSED);
 }
 
-static int pause_commit(struct master *m, struct record *r, const Cube__Master__V1__PauseRequest *req, const char *snapshot,
+static int pause_commit(struct master *m, struct record *r, bool disk_only, const char *reason, const char *snapshot,
                         const char *trace, struct err *e)
 {
     struct commit_result res;
@@ -36,14 +37,13 @@ static int pause_commit(struct master *m, struct record *r, const Cube__Master__
     commit_begin(&c, m, r->id, r->rev, STATE_PAUSING, trace);
     commit_own(&c);
     commit_set(&c, "snapshot", snapshot);
-    commit_set(&c, "fs_only", req->filesystem_only ? "1" : "");
-    commit_event(&c, "state", "pausing%s: %s", req->filesystem_only ? " (file system only)" : "",
-                 *req->reason ? req->reason : "asked by the user");
+    commit_set(&c, "fs_only", disk_only ? "1" : "");
+    commit_event(&c, "state", "pausing%s: %s", disk_only ? " (file system only)" : "", *reason ? reason : "asked by the user");
     if (commit_run(&c, &res, e) != COMMIT_OK)
         return -1;
     r->state = STATE_PAUSING;
     r->rev = res.rev;
-    r->filesystem_only = req->filesystem_only;
+    r->filesystem_only = disk_only;
     snprintf(r->owner, sizeof r->owner, "%s", m->instance);
     return 0;
 }
@@ -72,6 +72,7 @@ static int pause_end(struct master *m, struct record *r, enum sandbox_state to, 
 int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const char *trace, struct record *out, struct err *e)
 {
     _cleanup_record_ struct record r = {0};
+    bool disk_only = req->filesystem_only;
     for (int tries = 0;; tries++) {
         record_free(&r);
         if (op_load(m, req->sandbox_id, req->team_id, &r, e) < 0)
@@ -86,9 +87,11 @@ int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const 
             return err_set(e, ERR_CONFLICT, "the sandbox changed meanwhile");
         if (req->require_healthy && r.last_answer_ms && m->now_ms() - r.last_answer_ms > HEALTHY_WITHIN_MS)
             return err_set(e, ERR_UNAVAILABLE, "the guest agent of sandbox %s does not answer; not paused", r.id);
+        if (req->by_policy && r.auto_pause)
+            disk_only = !r.spec->auto_pause_memory;
         char snapshot[24] = "p";
         id_random(snapshot + 1, 19);
-        if (pause_commit(m, &r, req, snapshot, trace, e) == 0) {
+        if (pause_commit(m, &r, disk_only, req->reason, snapshot, trace, e) == 0) {
             snprintf(r.snapshot, sizeof r.snapshot, "%s", snapshot);
             break;
         }
@@ -100,7 +103,7 @@ int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const 
     Cube__Node__V1__PauseRequest ask = CUBE__NODE__V1__PAUSE_REQUEST__INIT;
     ask.sandbox_id = r.id;
     ask.gen = r.gen;
-    ask.filesystem_only = req->filesystem_only;
+    ask.filesystem_only = disk_only;
     ask.snapshot_id = r.snapshot;
     ProtobufCMessage *reply = NULL;
     struct err why = {0};
@@ -293,7 +296,11 @@ static uint64_t stale_gen(const struct err *e)
 static int resume_here(struct master *m, struct record *r, const Cube__Master__V1__ResumeRequest *req, const char *trace,
                        struct err *e)
 {
-    int64_t timeout = r->idle_ms > 0 ? r->idle_ms : req->timeout_ms > 0 ? req->timeout_ms : r->spec->timeout_ms;
+    int64_t timeout = req->timeout_ms > 0 ? req->timeout_ms : r->spec->timeout_ms;
+    if (req->wake && timeout < WAKE_TIMEOUT_MS) /* contracts/e2b.md §7 */
+        timeout = WAKE_TIMEOUT_MS;
+    if (r->idle_ms > 0)
+        timeout = r->idle_ms;
     uint64_t gen = r->gen + 1;
     struct inflight busy;
     inflight_begin(&busy, m, r->id);
@@ -347,6 +354,10 @@ int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, cons
             }
             return 0;
         case STATE_PAUSED:
+            if (req->wake && (!out->spec->auto_resume || out->filesystem_only)) {
+                err_set(e, ERR_FORBIDDEN, "sandbox %s does not resume by traffic", out->id);
+                break;
+            }
             if (resume_here(m, out, req, trace, e) == 0) {
                 *resumed = true;
                 rc = 1;

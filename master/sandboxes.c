@@ -94,6 +94,13 @@ static void serve_resume(struct request *r)
     record_message(&rec, &tokens, &msg);
     reply.sandbox = &msg;
     reply.resumed = resumed;
+    uint8_t ticket[32];
+    struct node *n = fleet_find(r->m->fleet, rec.node);
+    if (r->call && rpc_peer_role(r->call) == RPC_ROLE_LIFECYCLE && n) {
+        ticket_derive(&r->m->seed, rec.id, rec.gen, ticket);
+        reply.relay_address = n->relay;
+        reply.ticket = (ProtobufCBinaryData){.data = ticket, .len = sizeof ticket};
+    }
     request_reply(r, &reply.base);
     record_free(&rec);
 }

@@ -1,6 +1,6 @@
 /* Owns the placement decision. Invariant: no I/O, no clock, no memory beyond the arguments: the same arguments give the
  * same answer, so that policies are tested by outcome on a simulated fleet. */
-#include "master/sched.h"
+#include "master/scheduler.h"
 
 #include <string.h>
 
