@@ -1,9 +1,10 @@
-/* CubeVS: what leaves a sandbox, what comes back to it, and what the node's own services answer it. Three TC programs:
- *   from_cube   ingress of each TAP: anti-spoof, ARP, denied ranges, policy, rate, session, source NAT, out through the uplink
- *   from_world  ingress of the uplink: the reverse of a session, into the TAP; everything else is the node's own business
- *   from_host   ingress of the far end of the service pair: answers of the node's services, into the TAP
- * Invariants: nothing from a guest reaches the node's stack except questions to the gateway's DNS; nothing reaches a guest except answers
- * of a session that it opened; a full table refuses what is new and keeps what is there. */
+/* CubeVS: what leaves a sandbox, what comes back to it, and what the node's own services answer it. Three TC
+ * programs: from_cube   ingress of each TAP: anti-spoof, ARP, denied ranges, policy, rate, session, source
+ * NAT, out through the uplink from_world  ingress of the uplink: the reverse of a session, into the TAP;
+ * everything else is the node's own business from_host   ingress of the far end of the service pair: answers
+ * of the node's services, into the TAP Invariants: nothing from a guest reaches the node's stack except
+ * questions to the gateway's DNS; nothing reaches a guest except answers of a session that it opened; a full
+ * table refuses what is new and keeps what is there. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -79,7 +80,8 @@ struct arp_ipv4 {
     __u8 target_ip[4];
 } __attribute__((packed));
 
-/* Turns the guest's question for the gateway into its answer and sends it back; every other ARP packet is dropped. */
+/* Turns the guest's question for the gateway into its answer and sends it back; every other ARP packet is
+ * dropped. */
 static __always_inline int answer_arp(struct __sk_buff *skb, __u32 slot)
 {
     static const __u8 gateway_mac[6] = VS_GATEWAY_MAC;
@@ -107,10 +109,12 @@ static __always_inline int answer_arp(struct __sk_buff *skb, __u32 slot)
 }
 
 /* A DNS question to the gateway goes to the node's own service, from an address that names the sandbox. */
-static __always_inline int to_service(struct __sk_buff *skb, const struct vs_config *cfg, __u32 slot, const struct packet *p)
+static __always_inline int to_service(struct __sk_buff *skb, const struct vs_config *cfg, __u32 slot,
+                                      const struct packet *p)
 {
     static const __u8 far_mac[6] = VS_GATEWAY_MAC;
-    if (!cfg->service_ifindex || (p->proto != IPPROTO_UDP && p->proto != IPPROTO_TCP) || p->dport != bpf_htons(VS_DNS_PORT))
+    if (!cfg->service_ifindex || (p->proto != IPPROTO_UDP && p->proto != IPPROTO_TCP) ||
+        p->dport != bpf_htons(VS_DNS_PORT))
         return drop(slot, VS_DROP_RANGE, p);
     if (!bucket_take(slot, true, p->len))
         return drop(slot, VS_DROP_RATE, p);
@@ -122,7 +126,8 @@ static __always_inline int to_service(struct __sk_buff *skb, const struct vs_con
 }
 
 /* Finds or opens the session of a guest's packet. */
-static __always_inline enum vs_drop outbound_session(__u32 tap, struct vs_sandbox *sb, const struct packet *p, __u16 *nat_port)
+static __always_inline enum vs_drop outbound_session(__u32 tap, struct vs_sandbox *sb, const struct packet *p,
+                                                     __u16 *nat_port)
 {
     struct vs_forward_key fk = {
         .tap = tap, .remote_ip = p->dst, .remote_port = p->dport, .guest_port = p->sport, .proto = p->proto};
@@ -209,8 +214,10 @@ static __always_inline int deliver(struct __sk_buff *skb, __u32 tap, __u32 slot,
     return bpf_redirect(tap, 0);
 }
 
-/* ICMP errors (unreachable, time exceeded, parameter problem) about a packet that a guest sent: only when the quoted header belongs to a session. */
-static __always_inline int world_icmp_error(struct __sk_buff *skb, const struct vs_config *cfg, struct packet *p)
+/* ICMP errors (unreachable, time exceeded, parameter problem) about a packet that a guest sent: only when the
+ * quoted header belongs to a session. */
+static __always_inline int world_icmp_error(struct __sk_buff *skb, const struct vs_config *cfg,
+                                            struct packet *p)
 {
     struct {
         struct iphdr ip;
@@ -218,8 +225,8 @@ static __always_inline int world_icmp_error(struct __sk_buff *skb, const struct 
         __u32 rest;
     } quoted;
     __u32 inner = OFF_L4 + 8;
-    if (bpf_skb_load_bytes(skb, inner, &quoted, sizeof quoted) < 0 || quoted.ip.version != 4 || quoted.ip.ihl != 5 ||
-        quoted.ip.saddr != cfg->uplink_ip)
+    if (bpf_skb_load_bytes(skb, inner, &quoted, sizeof quoted) < 0 || quoted.ip.version != 4 ||
+        quoted.ip.ihl != 5 || quoted.ip.saddr != cfg->uplink_ip)
         return TC_ACT_OK;
     struct vs_reverse_key rk = {.remote_ip = quoted.ip.daddr, .proto = quoted.ip.protocol};
     __u32 port_at = inner + sizeof(struct iphdr);
@@ -238,7 +245,8 @@ static __always_inline int world_icmp_error(struct __sk_buff *skb, const struct 
     struct vs_sandbox *sb = bpf_map_lookup_elem(&vs_sandboxes, &tap);
     if (!sb)
         return TC_ACT_SHOT;
-    /* The quoted IP header's own checksum moves against its source address, so their sum, and with it the ICMP checksum, stays. */
+    /* The quoted IP header's own checksum moves against its source address, so their sum, and with it the
+     * ICMP checksum, stays. */
     bpf_l3_csum_replace(skb, inner + offsetof(struct iphdr, check), quoted.ip.saddr, guest, 4);
     bpf_skb_store_bytes(skb, inner + offsetof(struct iphdr, saddr), &guest, 4, 0);
     bpf_l4_csum_replace(skb, OFF_L4 + 2, rk.nat_port, guest_port, 2);
@@ -253,13 +261,16 @@ int from_world(struct __sk_buff *skb)
     __u32 zero = 0;
     struct vs_config *cfg = bpf_map_lookup_elem(&vs_config, &zero);
     struct packet p = {0};
-    if (!cfg || skb->protocol != bpf_htons(ETH_P_IP) || packet_parse(skb, &p, false) || p.dst != cfg->uplink_ip)
+    if (!cfg || skb->protocol != bpf_htons(ETH_P_IP) || packet_parse(skb, &p, false) ||
+        p.dst != cfg->uplink_ip)
         return TC_ACT_OK;
     if (p.proto == IPPROTO_ICMP && p.icmp_type != ICMP_ECHOREPLY) {
-        bool error = p.icmp_type == ICMP_DEST_UNREACH || p.icmp_type == ICMP_TIME_EXCEEDED || p.icmp_type == ICMP_PARAMETERPROB;
+        bool error = p.icmp_type == ICMP_DEST_UNREACH || p.icmp_type == ICMP_TIME_EXCEEDED ||
+                     p.icmp_type == ICMP_PARAMETERPROB;
         return error ? world_icmp_error(skb, cfg, &p) : TC_ACT_OK;
     }
-    struct vs_reverse_key rk = {.remote_ip = p.src, .remote_port = p.sport, .nat_port = p.dport, .proto = p.proto};
+    struct vs_reverse_key rk = {
+        .remote_ip = p.src, .remote_port = p.sport, .nat_port = p.dport, .proto = p.proto};
     struct vs_reverse_value *r = bpf_map_lookup_elem(&vs_reverse, &rk);
     if (!r)
         return TC_ACT_OK;
@@ -293,7 +304,8 @@ int from_host(struct __sk_buff *skb)
     __u32 zero = 0;
     struct vs_config *cfg = bpf_map_lookup_elem(&vs_config, &zero);
     struct packet p = {0};
-    if (!cfg || skb->protocol != bpf_htons(ETH_P_IP) || packet_parse(skb, &p, false) || p.src != cfg->service_ip)
+    if (!cfg || skb->protocol != bpf_htons(ETH_P_IP) || packet_parse(skb, &p, false) ||
+        p.src != cfg->service_ip)
         return TC_ACT_SHOT; /* nothing else has business on this pair */
     __u32 slot = bpf_ntohl(p.dst) - cfg->service_net;
     if (slot >= VS_MAX_SANDBOXES || p.sport != bpf_htons(VS_DNS_PORT) || p.proto == IPPROTO_ICMP)

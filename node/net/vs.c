@@ -1,5 +1,6 @@
-/* Owns the BPF object of this process and its attachments. Invariants: maps are found by their pins, so a second process changes the same state; a program
- * is attached with BPF_TC_F_REPLACE at a fixed handle, so an upgrade never leaves a moment without one. */
+/* Owns the BPF object of this process and its attachments. Invariants: maps are found by their pins, so a
+ * second process changes the same state; a program is attached with BPF_TC_F_REPLACE at a fixed handle, so an
+ * upgrade never leaves a moment without one. */
 #include "node/net/vs.h"
 #include "lib/base/cleanup.h"
 #include "node/net/cubevs.skel.h"
@@ -30,8 +31,8 @@ static int tc_attach(int ifindex, struct bpf_program *prog, const char *what, st
         errno = -rc;
         return err_sys(e, ERR_INTERNAL, "making the clsact hook of %s", what);
     }
-    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = TC_PRIORITY, .prog_fd = bpf_program__fd(prog),
-                .flags = BPF_TC_F_REPLACE);
+    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = TC_PRIORITY,
+                .prog_fd = bpf_program__fd(prog), .flags = BPF_TC_F_REPLACE);
     rc = bpf_tc_attach(&hook, &opts);
     if (rc) {
         errno = -rc;
@@ -92,7 +93,9 @@ static int load(struct vs *v, struct err *e)
     if (rc) {
         errno = -rc;
         err_sys(e, ERR_INTERNAL, "loading the BPF programs (pins in %s)", v->pin_dir);
-        return err_remedy(e, "needs bpffs at the pin directory, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and Linux 6.1 or later");
+        return err_remedy(
+            e,
+            "needs bpffs at the pin directory, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and Linux 6.1 or later");
     }
     return 0;
 }
@@ -120,8 +123,10 @@ int vs_open(struct vs **out, const struct vs_options *o, struct err *e)
         vs_close(v);
         return -1;
     }
-    if (vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0 || tc_attach((int)c.uplink_ifindex, v->skel->progs.from_world, o->uplink, e) < 0 ||
-        (c.service_ifindex && tc_attach((int)c.service_ifindex, v->skel->progs.from_host, o->service_far, e) < 0)) {
+    if (vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0 ||
+        tc_attach((int)c.uplink_ifindex, v->skel->progs.from_world, o->uplink, e) < 0 ||
+        (c.service_ifindex &&
+         tc_attach((int)c.service_ifindex, v->skel->progs.from_host, o->service_far, e) < 0)) {
         vs_close(v);
         return -1;
     }
@@ -158,19 +163,24 @@ void vs_destroy(struct vs *v)
     vs_close(v);
 }
 
-int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits, struct err *e)
+int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits,
+              struct err *e)
 {
     if (slot >= VS_MAX_SANDBOXES)
         return err_set(e, ERR_INVALID, "network slot %u is out of range", slot);
-    struct vs_sandbox sb = {.slot = slot, .max_sessions = limits->max_sessions, .max_new_per_s = limits->max_new_per_s};
+    struct vs_sandbox sb = {
+        .slot = slot, .max_sessions = limits->max_sessions, .max_new_per_s = limits->max_new_per_s};
     int cpus = libbpf_num_possible_cpus();
     _cleanup_free_ struct vs_counters *zero = calloc((size_t)(cpus > 0 ? cpus : 1), sizeof *zero);
-    if (!zero || bpf_map__update_elem(v->skel->maps.vs_counters, &slot, sizeof slot, zero, sizeof *zero * (size_t)cpus, BPF_ANY) < 0)
+    if (!zero || bpf_map__update_elem(v->skel->maps.vs_counters, &slot, sizeof slot, zero,
+                                      sizeof *zero * (size_t)cpus, BPF_ANY) < 0)
         return err_sys(e, ERR_INTERNAL, "making the counters of slot %u", slot);
     if (vs_set_rate(v, slot, limits->up_bytes_per_s, limits->down_bytes_per_s, e) < 0)
         return -1;
-    if (bpf_map__update_elem(v->skel->maps.vs_slots, &slot, sizeof slot, &tap_ifindex, sizeof tap_ifindex, BPF_ANY) < 0 ||
-        bpf_map__update_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, &sb, sizeof sb, BPF_ANY) < 0)
+    if (bpf_map__update_elem(v->skel->maps.vs_slots, &slot, sizeof slot, &tap_ifindex, sizeof tap_ifindex,
+                             BPF_ANY) < 0 ||
+        bpf_map__update_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, &sb, sizeof sb,
+                             BPF_ANY) < 0)
         return err_sys(e, ERR_INTERNAL, "registering TAP %u", tap_ifindex);
     char what[32];
     snprintf(what, sizeof what, "TAP %u", tap_ifindex);

@@ -1,6 +1,7 @@
-/* CubeVS for the node: loads and attaches the BPF programs, and changes what they know. Everything that the programs need is pinned below one directory of
- * a BPF file system: traffic flows on while no process of ours runs, and the next process finds its maps again. Calls block for microseconds and
- * are made from one thread. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON. */
+/* CubeVS for the node: loads and attaches the BPF programs, and changes what they know. Everything that the
+ * programs need is pinned below one directory of a BPF file system: traffic flows on while no process of ours
+ * runs, and the next process finds its maps again. Calls block for microseconds and are made from one thread.
+ * Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -19,7 +20,8 @@ struct vs_options {
     uint32_t service_net; /* host order: sandbox slot n asks from service_net + n */
 };
 
-/** Opens the pinned state, or makes it; programs are replaced atomically by this build's, sessions are kept. */
+/** Opens the pinned state, or makes it; programs are replaced atomically by this build's, sessions are kept.
+ */
 int vs_open(struct vs **out, const struct vs_options *o, struct err *e);
 /** Forgets this process's handles. What runs in the kernel goes on. */
 void vs_close(struct vs *v);
@@ -27,17 +29,20 @@ void vs_close(struct vs *v);
 void vs_destroy(struct vs *v);
 
 struct vs_limits {
-    uint32_t max_sessions;  /* 0 = none */
-    uint32_t max_new_per_s; /* new sessions per second; 0 = none */
+    uint32_t max_sessions;                     /* 0 = none */
+    uint32_t max_new_per_s;                    /* new sessions per second; 0 = none */
     uint64_t up_bytes_per_s, down_bytes_per_s; /* 0 = none */
 };
 
-/** Lets the sandbox behind a TAP send. `slot` < 16384 is the caller's, unique among those attached. Policy is set before, or all is allowed but the
- *  always-denied ranges. */
-int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits, struct err *e);
-/** Ends the sandbox's sessions and forgets TAP, policy, names and counters. Idempotent; the TAP may be gone already. */
+/** Lets the sandbox behind a TAP send. `slot` < 16384 is the caller's, unique among those attached. Policy is
+ * set before, or all is allowed but the always-denied ranges. */
+int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits,
+              struct err *e);
+/** Ends the sandbox's sessions and forgets TAP, policy, names and counters. Idempotent; the TAP may be gone
+ * already. */
 int vs_detach(struct vs *v, unsigned tap_ifindex, uint32_t slot, struct err *e);
-int vs_set_rate(struct vs *v, uint32_t slot, uint64_t up_bytes_per_s, uint64_t down_bytes_per_s, struct err *e);
+int vs_set_rate(struct vs *v, uint32_t slot, uint64_t up_bytes_per_s, uint64_t down_bytes_per_s,
+                struct err *e);
 
 struct vs_cidr {
     uint32_t ip;  /* network order */
@@ -45,15 +50,16 @@ struct vs_cidr {
 };
 
 /** Replaces the sandbox's policy in one step: allow wins over deny, what neither names is allowed. */
-int vs_set_policy(struct vs *v, uint32_t slot, const struct vs_cidr *allow, size_t n_allow, const struct vs_cidr *deny,
-                  size_t n_deny, struct err *e);
+int vs_set_policy(struct vs *v, uint32_t slot, const struct vs_cidr *allow, size_t n_allow,
+                  const struct vs_cidr *deny, size_t n_deny, struct err *e);
 
 /** An address that DNS handed out for an allowed name, open for `ttl_s` seconds. */
 int vs_allow_name(struct vs *v, uint32_t slot, uint32_t ip, uint32_t ttl_s, struct err *e);
 
-/** Ranges that no sandbox reaches: the built-in list plus `denied`, with the operator's `opened` as exceptions; the longest prefix decides. */
-int vs_set_ranges(struct vs *v, const struct vs_cidr *denied, size_t n_denied, const struct vs_cidr *opened, size_t n_opened,
-                  struct err *e);
+/** Ranges that no sandbox reaches: the built-in list plus `denied`, with the operator's `opened` as
+ * exceptions; the longest prefix decides. */
+int vs_set_ranges(struct vs *v, const struct vs_cidr *denied, size_t n_denied, const struct vs_cidr *opened,
+                  size_t n_opened, struct err *e);
 
 /** Ends old sessions; call every 5 s. Fills how many ended and how many are open (either may be NULL). */
 int vs_sweep(struct vs *v, uint32_t *removed, uint32_t *left, struct err *e);

@@ -58,7 +58,8 @@ struct vs_policy_trie {
     __uint(type, BPF_MAP_TYPE_LPM_TRIE);
     __uint(max_entries, 1 << 17);
     __uint(map_flags, BPF_F_NO_PREALLOC);
-    __uint(key_size, sizeof(struct vs_policy_key)); /* by size: clang 14 leaves the type of an inner map's key undefined in BTF */
+    __uint(key_size, sizeof(struct vs_policy_key)); /* by size: clang 14 leaves the type of an inner map's key
+                                                       undefined in BTF */
     __uint(value_size, 1);
 };
 

@@ -1,5 +1,5 @@
-/* Reading and rewriting of one packet. Every length is checked against the packet's end before it is used; what is not plain IPv4 without options
- * and fragments never gets further than here. */
+/* Reading and rewriting of one packet. Every length is checked against the packet's end before it is used;
+ * what is not plain IPv4 without options and fragments never gets further than here. */
 #pragma once
 
 #define IP_MORE_OR_OFFSET 0x3fff /* MF bit and fragment offset */
@@ -22,14 +22,15 @@ struct icmp_echo {
 };
 
 #define OFF_IP ((__u32)sizeof(struct ethhdr))
-#define OFF_IP_CSUM (OFF_IP + (__u32)__builtin_offsetof(struct iphdr, check))
-#define OFF_IP_SRC (OFF_IP + (__u32)__builtin_offsetof(struct iphdr, saddr))
-#define OFF_IP_DST (OFF_IP + (__u32)__builtin_offsetof(struct iphdr, daddr))
+#define OFF_IP_CSUM (OFF_IP + (__u32) __builtin_offsetof(struct iphdr, check))
+#define OFF_IP_SRC (OFF_IP + (__u32) __builtin_offsetof(struct iphdr, saddr))
+#define OFF_IP_DST (OFF_IP + (__u32) __builtin_offsetof(struct iphdr, daddr))
 #define OFF_L4 (OFF_IP + (__u32)sizeof(struct iphdr))
 
 static __always_inline bool mac_equal(const __u8 *a, const __u8 *b)
 {
-    return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) | (a[4] ^ b[4]) | (a[5] ^ b[5])) == 0;
+    return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) | (a[4] ^ b[4]) | (a[5] ^ b[5])) ==
+           0;
 }
 
 static __always_inline __u32 ip_of(const __u8 *p)
@@ -47,7 +48,8 @@ struct packet {
     __u32 len; /* bytes of the IP packet */
 };
 
-/* Parses Ethernet + IPv4 + the ports. `from_guest` decides on which side an ICMP identifier stands. Returns a drop reason. */
+/* Parses Ethernet + IPv4 + the ports. `from_guest` decides on which side an ICMP identifier stands. Returns a
+ * drop reason. */
 static __always_inline enum vs_drop packet_parse(struct __sk_buff *skb, struct packet *p, bool from_guest)
 {
     if (bpf_skb_pull_data(skb, OFF_L4) < 0)
@@ -111,7 +113,8 @@ static __always_inline __u64 l4_csum_flags(__u8 proto, __u64 size)
     return size | (proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
 }
 
-/* Replaces one address (field at `off`) in a packet whose fields were parsed; mends IP and transport checksums. */
+/* Replaces one address (field at `off`) in a packet whose fields were parsed; mends IP and transport
+ * checksums. */
 static __always_inline void rewrite_ip(struct __sk_buff *skb, __u8 proto, __u32 off, __u32 from, __u32 to)
 {
     if (from == to)

@@ -1,5 +1,5 @@
-/* Which remote addresses a sandbox may reach, and at which rate. Order of decision: always-denied ranges, then the sandbox's allow list and the
- * names that DNS handed out, then its deny list, then yes. */
+/* Which remote addresses a sandbox may reach, and at which rate. Order of decision: always-denied ranges,
+ * then the sandbox's allow list and the names that DNS handed out, then its deny list, then yes. */
 #pragma once
 
 static __always_inline bool range_denied(__u32 ip)
@@ -44,7 +44,8 @@ static __always_inline bool bucket_take(__u32 slot, bool up, __u32 bytes)
     bpf_spin_lock(&b->lock);
     __u64 waited = now > k->last_ns ? now - k->last_ns : 0;
     if (waited > 1000000000ull)
-        waited = 1000000000ull; /* a second fills the bucket's share; keeps the product below 2^64 for rates under 18 GB/s */
+        waited = 1000000000ull; /* a second fills the bucket's share; keeps the product below 2^64 for rates
+                                   under 18 GB/s */
     __s64 tokens = k->tokens + (__s64)(waited * k->rate / 1000000000ull);
     if (now > k->last_ns)
         k->last_ns = now;

@@ -1,5 +1,6 @@
-/* Owns what sandboxes may reach: ranges, policies, names, rates. Invariant: a policy is built whole in a map of its own and enters the programs' sight by one
- * update of the outer map, so that no packet meets half of it. */
+/* Owns what sandboxes may reach: ranges, policies, names, rates. Invariant: a policy is built whole in a map
+ * of its own and enters the programs' sight by one update of the outer map, so that no packet meets half of
+ * it. */
 #include "node/net/vs.h"
 #include "lib/base/cleanup.h"
 #include "node/net/cubevs.skel.h"
@@ -18,9 +19,9 @@
 
 /* RFC 6890 and its registries: what is not the public internet. 169.254.169.254 lies in 169.254/16. */
 static const char *const always_denied[] = {
-    "0.0.0.0/8",      "10.0.0.0/8",     "100.64.0.0/10",   "127.0.0.0/8",   "169.254.0.0/16",  "172.16.0.0/12", "192.0.0.0/24",
-    "192.0.2.0/24",   "192.88.99.0/24", "192.168.0.0/16",  "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4",
-    "240.0.0.0/4",
+    "0.0.0.0/8",     "10.0.0.0/8",      "100.64.0.0/10",  "127.0.0.0/8",    "169.254.0.0/16",
+    "172.16.0.0/12", "192.0.0.0/24",    "192.0.2.0/24",   "192.88.99.0/24", "192.168.0.0/16",
+    "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4",    "240.0.0.0/4",
 };
 
 int vs_cidr_parse(const char *s, struct vs_cidr *out, struct err *e)
@@ -58,9 +59,10 @@ static int put_range(struct vs *v, const struct vs_cidr *c, uint8_t opened, stru
     return 0;
 }
 
-/* Denied ranges are only added here, and an old exception is closed before anything else: at no moment is more open than the operator asked for. */
-int vs_set_ranges(struct vs *v, const struct vs_cidr *denied, size_t n_denied, const struct vs_cidr *opened, size_t n_opened,
-                  struct err *e)
+/* Denied ranges are only added here, and an old exception is closed before anything else: at no moment is
+ * more open than the operator asked for. */
+int vs_set_ranges(struct vs *v, const struct vs_cidr *denied, size_t n_denied, const struct vs_cidr *opened,
+                  size_t n_opened, struct err *e)
 {
     struct vs_range_key key, *previous = NULL;
     struct vs_cidr stale[256];
@@ -68,7 +70,8 @@ int vs_set_ranges(struct vs *v, const struct vs_cidr *denied, size_t n_denied, c
     uint8_t value;
     while (n < 256 && bpf_map__get_next_key(v->skel->maps.vs_ranges, previous, &key, sizeof key) == 0) {
         previous = &key;
-        if (bpf_map__lookup_elem(v->skel->maps.vs_ranges, &key, sizeof key, &value, sizeof value, 0) < 0 || !value)
+        if (bpf_map__lookup_elem(v->skel->maps.vs_ranges, &key, sizeof key, &value, sizeof value, 0) < 0 ||
+            !value)
             continue;
         stale[n].bits = (uint8_t)key.prefixlen;
         memcpy(&stale[n++].ip, key.ip, 4);
@@ -106,14 +109,16 @@ static int fill(int fd, uint8_t list, const struct vs_cidr *c, size_t n, struct 
     return 0;
 }
 
-int vs_set_policy(struct vs *v, uint32_t slot, const struct vs_cidr *allow, size_t n_allow, const struct vs_cidr *deny,
-                  size_t n_deny, struct err *e)
+int vs_set_policy(struct vs *v, uint32_t slot, const struct vs_cidr *allow, size_t n_allow,
+                  const struct vs_cidr *deny, size_t n_deny, struct err *e)
 {
     if (n_allow > POLICY_MAX || n_deny > POLICY_MAX)
         return err_set(e, ERR_TOO_LARGE, "a network policy holds at most %d entries per list", POLICY_MAX);
-    /* The inner map's size is part of what the outer one checks, so all have the same; it costs nothing until it is filled. */
+    /* The inner map's size is part of what the outer one checks, so all have the same; it costs nothing until
+     * it is filled. */
     LIBBPF_OPTS(bpf_map_create_opts, opts, .map_flags = BPF_F_NO_PREALLOC);
-    _cleanup_close_ int fd = bpf_map_create(BPF_MAP_TYPE_LPM_TRIE, "vs_policy", sizeof(struct vs_policy_key), 1, 1 << 18, &opts);
+    _cleanup_close_ int fd =
+        bpf_map_create(BPF_MAP_TYPE_LPM_TRIE, "vs_policy", sizeof(struct vs_policy_key), 1, 1 << 18, &opts);
     if (fd < 0)
         return err_sys(e, ERR_INTERNAL, "making the network policy of slot %u", slot);
     if (fill(fd, VS_LIST_ALLOW, allow, n_allow, e) < 0 || fill(fd, VS_LIST_DENY, deny, n_deny, e) < 0)
@@ -146,7 +151,8 @@ static void fill_bucket(struct vs_bucket *b, uint64_t rate)
     b->tokens = (int64_t)b->burst;
 }
 
-int vs_set_rate(struct vs *v, uint32_t slot, uint64_t up_bytes_per_s, uint64_t down_bytes_per_s, struct err *e)
+int vs_set_rate(struct vs *v, uint32_t slot, uint64_t up_bytes_per_s, uint64_t down_bytes_per_s,
+                struct err *e)
 {
     struct vs_buckets b = {0};
     fill_bucket(&b.up, up_bytes_per_s);

@@ -1,5 +1,6 @@
-/* Sessions: found, opened and moved on by both programs. One session is a forward entry, which holds the state, and a reverse entry, which leads to it;
- * the reverse entry is inserted first with BPF_NOEXIST, and its success is what makes the port ours. */
+/* Sessions: found, opened and moved on by both programs. One session is a forward entry, which holds the
+ * state, and a reverse entry, which leads to it; the reverse entry is inserted first with BPF_NOEXIST, and
+ * its success is what makes the port ours. */
 #pragma once
 
 static __always_inline __u32 now_seconds(void)
@@ -7,7 +8,8 @@ static __always_inline __u32 now_seconds(void)
     return (__u32)(bpf_ktime_get_ns() / 1000000000ull);
 }
 
-/* The next state of a TCP session for a segment; `out` = from the guest. RFC 9293 §3.3.2, seen from the middle. */
+/* The next state of a TCP session for a segment; `out` = from the guest. RFC 9293 §3.3.2, seen from the
+ * middle. */
 static __always_inline __u8 tcp_next(__u8 state, __u8 flags, bool out)
 {
     if (flags & TCP_RST)
@@ -51,7 +53,8 @@ static __always_inline bool session_reopens(const struct vs_session *s, const st
            (s->state == VS_TIME_WAIT || s->state == VS_RESET);
 }
 
-/* New sessions per second: a window of one second, counted without a lock; two CPUs may let through one more. */
+/* New sessions per second: a window of one second, counted without a lock; two CPUs may let through one more.
+ */
 static __always_inline bool session_rate_passed(struct vs_sandbox *sb)
 {
     if (sb->max_new_per_s == 0)
@@ -99,7 +102,8 @@ static __always_inline enum vs_drop session_open(__u32 tap, struct vs_sandbox *s
     struct port_search s = {
         .key = {.remote_ip = p->dst, .remote_port = p->dport, .proto = p->proto},
         .value = {.tap = tap, .guest_port = p->sport},
-        .start = hash32(fk->remote_ip ^ hash32(((__u32)p->sport << 16) ^ p->dport ^ tap ^ bpf_get_prandom_u32())),
+        .start =
+            hash32(fk->remote_ip ^ hash32(((__u32)p->sport << 16) ^ p->dport ^ tap ^ bpf_get_prandom_u32())),
         .result = -17,
     };
     bpf_loop(VS_PORT_TRIES, try_port, &s, 0);

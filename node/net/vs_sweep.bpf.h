@@ -1,5 +1,5 @@
-/* The sweeper: a program that the node runs every few seconds (BPF_PROG_TEST_RUN of type syscall), so that a session's end and the sandbox's count
- * of sessions change together inside the kernel. */
+/* The sweeper: a program that the node runs every few seconds (BPF_PROG_TEST_RUN of type syscall), so that a
+ * session's end and the sandbox's count of sessions change together inside the kernel. */
 #pragma once
 
 /* In and out of one run. */
@@ -31,7 +31,7 @@ static __always_inline __u32 session_ttl(__u8 proto, __u8 state)
     }
 }
 
-static long sweep_one(struct bpf_map *map, struct vs_forward_key *key, struct vs_session *s, struct vs_sweep *arg)
+static long sweep_one(void *map, struct vs_forward_key *key, struct vs_session *s, struct vs_sweep *arg)
 {
     __s32 age = (__s32)(arg->now_s - s->last_s);
     bool ends = arg->tap ? key->tap == arg->tap : age > (__s32)session_ttl(key->proto, s->state);
@@ -39,8 +39,10 @@ static long sweep_one(struct bpf_map *map, struct vs_forward_key *key, struct vs
         arg->left++;
         return 0;
     }
-    struct vs_reverse_key rk = {
-        .remote_ip = key->remote_ip, .remote_port = key->remote_port, .nat_port = s->nat_port, .proto = key->proto};
+    struct vs_reverse_key rk = {.remote_ip = key->remote_ip,
+                                .remote_port = key->remote_port,
+                                .nat_port = s->nat_port,
+                                .proto = key->proto};
     struct vs_forward_key fk = *key;
     if (bpf_map_delete_elem(&vs_forward, &fk))
         return 0;

@@ -1,0 +1,6 @@
+# CubeVS in namespaces: attacks, traffic, policy, limits, replacement of the programs under load.
+# limit: 200 s
+set -u
+cd "$CUBE_ROOT" || exit 1
+tests/net/attacks.sh
+tests/net/traffic.sh
