@@ -4,3 +4,4 @@ set -u
 cd "$CUBE_ROOT" || exit 1
 tests/net/attacks.sh
 tests/net/traffic.sh
+"$CUBE_BUILD_DIR/tests/net/net-policy-test"
