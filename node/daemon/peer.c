@@ -1,11 +1,11 @@
 /* Owns the framing and the matching of replies to requests. Invariant: each pending call belongs to a waiting fiber and is
  * answered exactly once: by its reply, its timeout, or the end of the conversation. Whatever the other end sends is bounded
- * (1 MiB, 8 descriptors) and a message that does not parse ends the conversation: the guest end is hostile. */
+ * (1 MiB, 16 descriptors) and a message that does not parse ends the conversation: the guest end is hostile. */
 #include "node/daemon/peer.h"
 
 #include "lib/base/buf.h"
 #include "lib/base/cleanup.h"
-#include "node/daemon/fiber.h"
+#include "lib/net/fiber.h"
 #include "proto/init.pb-c.h"
 #include "proto/jailer.pb-c.h"
 #include "proto/vmm.pb-c.h"

@@ -7,7 +7,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-#define PEER_MAX_FDS 8
+#define PEER_MAX_FDS 16
 #define PEER_MAX_MESSAGE (1u << 20)
 
 enum peer_framing { PEER_PACKET, PEER_STREAM };

@@ -7,6 +7,7 @@
 #include "lib/base/ids.h"
 #include "node/store/store.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -16,7 +17,8 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#define CHUNK (1u << 20)
+#define CHUNK (1 << 20)
+#define BLOCK (64 << 10) /* unit of the hash: docs/storage-format.md */
 #define CACHE_FILE "import.cache"
 #define CACHE_MAX (256u << 10)
 #define KNOWN_SLOTS 1024
@@ -27,7 +29,7 @@ struct identity {
 };
 static struct known {
     struct identity id;
-    char sha256[65];
+    char hash[65];
 } known[KNOWN_SLOTS]; /* a direct-mapped cache: a collision only costs one more reading */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -51,23 +53,70 @@ static void cleanup_digest(EVP_MD_CTX **c)
     EVP_MD_CTX_free(*c);
 }
 
-int content_hash(int fd, char out[65], struct err *e)
+static bool is_zero(const char *p, size_t n)
 {
-    EVP_MD_CTX *c __attribute__((cleanup(cleanup_digest))) = EVP_MD_CTX_new();
-    _cleanup_free_ char *chunk = malloc(CHUNK);
-    if (!c || !chunk || !EVP_DigestInit_ex(c, EVP_sha256(), NULL))
-        return err_set(e, ERR_INTERNAL, "out of memory for a hash");
-    for (off_t at = 0;;) {
-        ssize_t n = pread(fd, chunk, CHUNK, at);
+    static const char zeros[BLOCK];
+    return memcmp(p, zeros, n) == 0;
+}
+
+/* One data extent, widened to whole blocks. */
+static int hash_range(EVP_MD_CTX *c, int fd, off_t at, off_t end, char *chunk, struct err *e)
+{
+    while (at < end) {
+        size_t want = end - at < CHUNK ? (size_t)(end - at) : CHUNK; /* not beyond: each block is hashed once */
+        ssize_t n = pread(fd, chunk, want, at);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return err_sys(e, ERR_INTERNAL, "reading a file to hash it");
         if (n == 0)
-            break;
-        EVP_DigestUpdate(c, chunk, (size_t)n);
-        at += n;
+            return 0;
+        if (n % BLOCK)
+            memset(chunk + n, 0, (size_t)(BLOCK - n % BLOCK)); /* the last block is padded with zeros */
+        for (ssize_t i = 0; i < n; i += BLOCK) {
+            if (is_zero(chunk + i, BLOCK))
+                continue;
+            uint64_t index = htobe64((uint64_t)(at + i) / BLOCK);
+            EVP_DigestUpdate(c, &index, sizeof index);
+            EVP_DigestUpdate(c, chunk + i, BLOCK);
+        }
+        at += n - n % BLOCK + (n % BLOCK ? BLOCK : 0);
     }
+    return 0;
+}
+
+static int hash_data(EVP_MD_CTX *c, int fd, off_t size, char *chunk, struct err *e)
+{
+    for (off_t at = 0; at < size;) {
+        off_t data = lseek(fd, at, SEEK_DATA);
+        if (data < 0 && errno == ENXIO)
+            return 0; /* only a hole is left */
+        if (data < 0)
+            return err_sys(e, ERR_INTERNAL, "looking for data to hash");
+        off_t hole = lseek(fd, data, SEEK_HOLE);
+        off_t from = data - data % BLOCK, to = hole < 0 ? size : hole + (BLOCK - hole % BLOCK) % BLOCK;
+        if (from < at)
+            from = at;
+        if (hash_range(c, fd, from, to, chunk, e) < 0)
+            return -1;
+        at = to;
+    }
+    return 0;
+}
+
+int content_hash(int fd, char out[65], struct err *e)
+{
+    EVP_MD_CTX *c __attribute__((cleanup(cleanup_digest))) = EVP_MD_CTX_new();
+    _cleanup_free_ char *chunk = malloc(CHUNK + BLOCK);
+    struct stat st;
+    if (!c || !chunk || !EVP_DigestInit_ex(c, EVP_sha256(), NULL))
+        return err_set(e, ERR_INTERNAL, "out of memory for a hash");
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, ERR_INTERNAL, "looking at a file to hash");
+    if (hash_data(c, fd, st.st_size, chunk, e) < 0)
+        return -1;
+    uint64_t size = htobe64((uint64_t)st.st_size);
+    EVP_DigestUpdate(c, &size, sizeof size);
     unsigned char digest[32];
     EVP_DigestFinal_ex(c, digest, NULL);
     hex_encode(digest, 32, out);
@@ -107,16 +156,16 @@ static struct known *known_slot(const struct identity *id)
     return &known[(h >> 32) % KNOWN_SLOTS];
 }
 
-static bool is_known(const struct identity *id, const char *sha256)
+static bool is_known(const struct identity *id, const char *hash)
 {
     pthread_mutex_lock(&known_lock);
     struct known *k = known_slot(id);
-    bool hit = identity_equal(&k->id, id) && strcmp(k->sha256, sha256) == 0;
+    bool hit = identity_equal(&k->id, id) && strcmp(k->hash, hash) == 0;
     pthread_mutex_unlock(&known_lock);
     return hit;
 }
 
-void content_trust(int fd, const char sha256[65])
+void content_trust(int fd, const char hash[65])
 {
     struct identity id;
     if (identify(fd, &id, NULL) < 0)
@@ -124,11 +173,11 @@ void content_trust(int fd, const char sha256[65])
     pthread_mutex_lock(&known_lock);
     struct known *k = known_slot(&id);
     k->id = id;
-    memcpy(k->sha256, sha256, 65);
+    memcpy(k->hash, hash, 65);
     pthread_mutex_unlock(&known_lock);
 }
 
-int content_verify(int fd, const char *what, int64_t size, const char sha256[65], struct err *e)
+int content_verify(int fd, const char *what, int64_t size, const char hash[65], struct err *e)
 {
     struct identity id;
     if (identify(fd, &id, e) < 0)
@@ -136,14 +185,14 @@ int content_verify(int fd, const char *what, int64_t size, const char sha256[65]
     if (id.size != size)
         return err_set(e, ERR_INTERNAL, "%s is damaged: %lld bytes, the manifest says %lld", what, (long long)id.size,
                        (long long)size);
-    if (is_known(&id, sha256))
+    if (is_known(&id, hash))
         return 0;
-    char hash[65];
-    if (content_hash(fd, hash, e) < 0)
+    char found[65];
+    if (content_hash(fd, found, e) < 0)
         return -1;
-    if (strcmp(hash, sha256) != 0)
-        return err_set(e, ERR_INTERNAL, "%s is damaged: SHA-256 %.12s…, the manifest says %.12s…", what, hash, sha256);
-    content_trust(fd, sha256);
+    if (strcmp(found, hash) != 0)
+        return err_set(e, ERR_INTERNAL, "%s is damaged: its hash is %.12s…, the manifest says %.12s…", what, found, hash);
+    content_trust(fd, hash);
     return 0;
 }
 

@@ -6,7 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** SHA-256 of a whole file as 64 hex digits. Blocks. */
+/** Hash of a whole file as 64 hex digits: SHA-256 over each 64 KiB block that is not all zeros (its index as u64, then the block), then
+ *  the size as u64. So it names the content, is the same however sparse the file is, and costs nothing for holes. Blocks. */
 int content_hash(int fd, char out[65], struct err *e);
 
 /** As content_hash; remembers (device, inode, size, modification time) → hash in a file of `dir`, so that the same unchanged file is read
@@ -19,7 +20,7 @@ int content_clone(int from, int to, struct err *e);
 
 /** Checks size and hash. What was found good once is remembered for the life of the process by (device, inode, size, modification
  *  time), so a hot template is not read again for each sandbox. ERR_INTERNAL with both values when the file is damaged. */
-int content_verify(int fd, const char *what, int64_t size, const char sha256[65], struct err *e);
+int content_verify(int fd, const char *what, int64_t size, const char hash[65], struct err *e);
 
 /** Notes that the open file is known to have this hash (it was just written by us). */
-void content_trust(int fd, const char sha256[65]);
+void content_trust(int fd, const char hash[65]);

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <string.h>
 
-static const char *const kinds[] = {"template", "class-snapshot", "snapshot"};
+static const char *const kinds[] = {"template", "class-snapshot", "snapshot", "object"};
 
 static void cleanup_json(json_t **j)
 {
@@ -27,15 +27,15 @@ static bool is_name(const char *s, size_t max)
     return n > 0 && n < max && s[0] != '.' && strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789.-") == n;
 }
 
-int manifest_add(struct manifest *m, const char *name, int64_t size, const char *sha256, struct err *e)
+int manifest_add(struct manifest *m, const char *name, int64_t size, const char *hash, struct err *e)
 {
     if (m->file_count == MANIFEST_MAX_FILES || !is_name(name, sizeof m->files[0].name))
         return err_set(e, ERR_INTERNAL, "manifest of %s: no room or bad name for file '%s'", m->id, name);
     struct manifest_file *f = &m->files[m->file_count++];
     *f = (struct manifest_file){.size = size};
     snprintf(f->name, sizeof f->name, "%s", name);
-    if (sha256)
-        snprintf(f->sha256, sizeof f->sha256, "%s", sha256);
+    if (hash)
+        snprintf(f->hash, sizeof f->hash, "%s", hash);
     return 0;
 }
 
@@ -83,7 +83,7 @@ void manifest_write(const struct manifest *m, struct buf *out)
         jsonw_obj(&w);
         jsonw_kstr(&w, "name", m->files[i].name);
         jsonw_kint(&w, "size", m->files[i].size);
-        jsonw_kstr(&w, "sha256", m->files[i].sha256);
+        jsonw_kstr(&w, "hash", m->files[i].hash);
         jsonw_obj_end(&w);
     }
     jsonw_arr_end(&w);
@@ -133,7 +133,7 @@ static bool get_files(const json_t *o, struct manifest *m)
         const json_t *size = json_object_get(f, "size");
         if (!get_str(f, "name", out->name, sizeof out->name) || !is_name(out->name, sizeof out->name) ||
             manifest_find(m, out->name) || !json_is_integer(size) || json_integer_value(size) < 0 ||
-            !get_str(f, "sha256", out->sha256, sizeof out->sha256) || !is_hex64(out->sha256))
+            !get_str(f, "hash", out->hash, sizeof out->hash) || !is_hex64(out->hash))
             return false;
         out->size = json_integer_value(size);
         m->file_count++;

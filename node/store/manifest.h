@@ -15,22 +15,22 @@
 struct manifest_file {
     char name[32];
     int64_t size;
-    char sha256[65]; /* "" until known */
+    char hash[65]; /* "" until known */
 };
 
 /** Where a memory snapshot can be restored: only on a host of the same class (internal.md §7). */
 struct node_class {
     char kvm_kind[16];     /* "pvm" or "hardware" */
-    char cpu_features[33]; /* first half of the SHA-256 of the sorted CPU flags */
+    char cpu_features[33]; /* digest of the features that guests see, as the VMM says */
     uint32_t device_layout;
 };
 
-enum manifest_kind { MANIFEST_TEMPLATE, MANIFEST_CLASS_SNAPSHOT, MANIFEST_SNAPSHOT };
+enum manifest_kind { MANIFEST_TEMPLATE, MANIFEST_CLASS_SNAPSHOT, MANIFEST_SNAPSHOT, MANIFEST_OBJECT /* a kernel, a tools disk */ };
 
 struct manifest {
     uint32_t format;
     enum manifest_kind kind;
-    char id[64];
+    char id[72];
     char parent[64];       /* the template (class snapshot, snapshot), or "" */
     char name[64];         /* alias of a template, or "" */
     char sandbox[32];      /* of a snapshot: whose */
@@ -47,7 +47,7 @@ struct manifest {
 };
 
 /** Adds a file; hash NULL when not known yet. Fails when there are too many or the name is not [a-z0-9.-]. */
-int manifest_add(struct manifest *m, const char *name, int64_t size, const char *sha256, struct err *e);
+int manifest_add(struct manifest *m, const char *name, int64_t size, const char *hash, struct err *e);
 const struct manifest_file *manifest_find(const struct manifest *m, const char *name);
 
 void manifest_write(const struct manifest *m, struct buf *out);

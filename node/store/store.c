@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-static const char *const dirs[] = {"tpl", "snap", "kernel", "tools", "tmp"};
+static const char *const dirs[] = {"tpl", "snap", "kernel", "tools", "vm", "tmp"};
 
 static int mkdir_path(const char *path, struct err *e)
 {
@@ -266,14 +266,14 @@ static int draft_seal(struct draft *d, struct manifest *m, struct err *e)
         struct stat st;
         if (fd < 0 || fstat(fd, &st) < 0)
             return err_sys(e, ERR_INTERNAL, "sealing %s of %s", f->name, m->id);
-        if (f->sha256[0] && st.st_nlink > 1)
+        if (f->hash[0] && st.st_nlink > 1)
             continue; /* a link to what another artifact has sealed */
         f->size = st.st_size;
-        if (!f->sha256[0] && content_hash(fd, f->sha256, e) < 0)
+        if (!f->hash[0] && content_hash(fd, f->hash, e) < 0)
             return -1;
         if (fdatasync(fd) < 0)
             return err_sys(e, ERR_INTERNAL, "flushing %s of %s", f->name, m->id);
-        content_trust(fd, f->sha256);
+        content_trust(fd, f->hash);
     }
     return 0;
 }

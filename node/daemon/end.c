@@ -1,0 +1,119 @@
+/* Owns the ways out of `running`: a kill that was asked for, and a VM that ended by itself. Invariant: whichever comes first, the VM
+ * with all that surrounds it is gone before the sandbox counts as over, and a second kill finds nothing to do. */
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "node/daemon/eventlog.h"
+#include "node/daemon/jailer.h"
+#include "node/daemon/record.h"
+#include "node/daemon/sandbox.h"
+
+#include <string.h>
+
+struct dropped {
+    struct node *node;
+    char artifact[96];
+    struct err error;
+};
+
+static int remove_artifact(void *arg)
+{
+    struct dropped *d = arg;
+    return store_remove(&d->node->store, d->artifact, &d->error);
+}
+
+static void drop(void *arg)
+{
+    struct dropped *d = arg;
+    if (fiber_offload(remove_artifact, d) < 0)
+        log_fail(&d->error, "removing %s", d->artifact);
+    free(d);
+}
+
+void sandbox_drop_pause(struct sandbox *sb)
+{
+    if (!*sb->snapshot_id)
+        return;
+    struct dropped *d = calloc(1, sizeof *d);
+    if (!d)
+        abort();
+    d->node = sb->node;
+    snprintf(d->artifact, sizeof d->artifact, "snap/%s", sb->snapshot_id);
+    sb->snapshot_id[0] = 0;
+    sandbox_save(sb, false, NULL);
+    fiber_spawn(drop, d);
+}
+
+static void take_down(struct sandbox *sb)
+{
+    vm_unpublish(sb->node, sb->id);
+    struct vm *vm = sb->vm;
+    sb->vm = NULL;
+    vm_destroy(vm);
+    sandbox_drop_pause(sb);
+    eventlog_drop(sb->log);
+}
+
+/* A command for a sandbox that never was here leaves a tombstone, so that a late Start of the same generation is refused. */
+static int bury_unknown(struct node *n, const char *id, uint64_t gen, struct err *e)
+{
+    Cube__V1__SandboxSpec spec = CUBE__V1__SANDBOX_SPEC__INIT;
+    spec.sandbox_id = (char *)id;
+    struct sandbox *sb = sandbox_new(n, &spec);
+    sb->gen = gen;
+    return sandbox_set_state(sb, SB_STATE(KILLED), "killed before it started", e);
+}
+
+int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reason, bool *existed, struct err *e)
+{
+    *existed = false;
+    struct sandbox *sb = sandbox_find(n, id);
+    if (!sb)
+        return gen ? bury_unknown(n, id, gen, e) : 0;
+    if (gen && gen < sb->gen)
+        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", id,
+                       (unsigned long long)sb->gen, (unsigned long long)gen);
+    if (sandbox_is_over(sb)) {
+        if (gen > sb->gen) {
+            sb->gen = gen;
+            return sandbox_save(sb, false, e);
+        }
+        return 0;
+    }
+    sb->kill_wanted = true;
+    if (!fiber_lock_idle(&sb->op) && sb->vm && sb->vm->pid)
+        jailer_kill(n->jailer, sb->vm->name, NULL); /* ends what the running operation waits for */
+    fiber_lock(&sb->op);
+    struct fiber_lock *held _cleanup_unlock_ = &sb->op;
+    if (sandbox_is_over(sb)) { /* the operation before us ended it, or another kill did */
+        *existed = sb->state != SB_STATE(KILLED);
+        return sb->state == SB_STATE(KILLED) ? 0 : sandbox_set_state(sb, SB_STATE(KILLED), reason, e);
+    }
+    *existed = true;
+    sandbox_set_state(sb, SB_STATE(KILLING), reason, NULL); /* on a full disk the kill goes on all the same */
+    take_down(sb);
+    if (gen > sb->gen)
+        sb->gen = gen;
+    return sandbox_set_state(sb, SB_STATE(KILLED), reason, e);
+}
+
+static void vm_ended(void *arg)
+{
+    struct sandbox *sb = arg;
+    fiber_lock(&sb->op);
+    struct fiber_lock *held _cleanup_unlock_ = &sb->op;
+    if (!sb->vm || !sb->vm->ended || sb->state != SB_STATE(RUNNING))
+        return; /* a kill or a pause was quicker */
+    char reason[200], tail[600];
+    snprintf(reason, sizeof reason, "%s", sb->vm->end_reason);
+    bool wanted = strstr(reason, "guest shutdown") == reason || strstr(reason, "guest reset") == reason;
+    vm_console_tail(sb->vm, tail, sizeof tail);
+    if (!wanted)
+        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "%s; console: %s", reason, tail);
+    take_down(sb);
+    sandbox_set_state(sb, wanted ? SB_STATE(KILLED) : SB_STATE(FAILED), reason, NULL);
+}
+
+void sandbox_on_vm_end(struct sandbox *sb)
+{
+    fiber_spawn(vm_ended, sb);
+}

@@ -1,0 +1,152 @@
+/* cube-node: wires the modules of the node daemon and runs the loop. */
+#include "lib/base/log.h"
+#include "lib/net/admin.h"
+#include "lib/net/daemon.h"
+#include "lib/net/fiber.h"
+#include "lib/net/rpc.h"
+#include "node/daemon/adopt.h"
+#include "node/daemon/deadline.h"
+#include "node/daemon/jailer.h"
+#include "node/daemon/master_link.h"
+#include "node/daemon/node.h"
+#include "node/daemon/pool.h"
+#include "node/daemon/samples.h"
+#include "node/daemon/sandbox.h"
+#include "node/daemon/service.h"
+#include "node/daemon/vm.h"
+#include "node/template/catalog.h"
+#include "node/template/commands.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#define WORKERS 3 /* threads for file work */
+
+static void usage(void)
+{
+    printf("NAME\n    cube-node - the node daemon: templates, storage, VM processes\n\n"
+           "SYNOPSIS\n    cube-node [--config FILE] [--user UID:GID]\n"
+           "    cube-node template import --root FILE --kernel FILE --tools FILE --name NAME [OPTIONS]\n"
+           "    cube-node template ls | rm ID\n\n"
+           "DESCRIPTION\n    Runs sandboxes for the masters of a cluster. It may be killed and restarted at any time: VM processes go on and\n"
+           "    are taken over again. Started as root with --user it gives its directories to that user and becomes it.\n\n"
+           "OPTIONS\n    --config FILE    cube.yaml\n    --user UID:GID   who to become\n    --help, --version\n\n");
+    node_config_usage();
+}
+
+static bool is_ready(char why[128], void *data)
+{
+    struct node *n = data;
+    if (!n->ready)
+        snprintf(why, 128, "sandboxes are still being taken over");
+    else if (!jailer_connected(n->jailer))
+        snprintf(why, 128, "no cube-jailer at %s", n->cfg.jailer_socket);
+    else
+        return !n->stopping;
+    return false;
+}
+
+static void begin(void *arg)
+{
+    struct node *n = arg;
+    struct err e = {0};
+    while (jailer_wait(n->jailer, 5000, &e) < 0 && !n->stopping)
+        log_fail(&e, "waiting for the jailer");
+    adopt_all(n);
+    n->ready = true;
+    pool_new(n);
+    if (!n->class.kvm_kind[0] && n->cfg.vmm_pool == 0)
+        vm_destroy(vm_make(n, &e)); /* its hello tells the class of this host */
+    log_info("ready: %u sandboxes", sandbox_live_count(n));
+}
+
+static void end(void *arg)
+{
+    struct node *n = arg;
+    pool_drain(n);
+    loop_stop(n->loop);
+}
+
+static void on_signal(int signo, void *data)
+{
+    struct node *n = data;
+    if (n->stopping)
+        return;
+    log_info("stopping on signal %d; sandboxes go on", signo);
+    n->stopping = true;
+    fiber_spawn(end, n);
+}
+
+static int serve(struct node *n, const char *user, struct err *e)
+{
+    struct rpc_auth auth = {.role = RPC_ROLE_NODE, .key_dir = n->cfg.key_dir};
+    struct rpc_creds *creds = rpc_creds_load(&auth, e);
+    if (!creds || (user && node_become(&n->cfg, user, e) < 0) || node_open(n, e) < 0)
+        return -1;
+    n->loop = loop_new();
+    n->sandboxes = sandboxes_new();
+    if (fiber_start(n->loop, WORKERS, e) < 0 || loop_on_signal(n->loop, SIGTERM, on_signal, n, e) < 0 ||
+        loop_on_signal(n->loop, SIGINT, on_signal, n, e) < 0)
+        return -1;
+    catalog_new(n);
+    n->jailer = jailer_new(n);
+    struct rpc_server *server = rpc_server_new(n->loop, creds);
+    service_add(server, n);
+    if (rpc_server_listen(server, n->cfg.listen, e) < 0 ||
+        (*n->cfg.admin_listen && admin_listen(n->loop, n->cfg.admin_listen, is_ready, n, e) < 0))
+        return -1;
+    daemon_notify("READY=1");
+    fiber_spawn(begin, n);
+    master_link_new(n, creds);
+    catalog_start(n);
+    samples_start(n);
+    deadline_start(n);
+    sweep_start(n);
+    loop_run(n->loop);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'}, {"user", required_argument, NULL, 'u'},
+                                            {"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'v'}, {0}};
+    if (argc > 1 && argv[1][0] != '-')
+        return commands_run(argc - 1, argv + 1);
+    const char *config = NULL, *user = NULL;
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max; /* a handful of descriptors per sandbox */
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (o == 'h')
+            return usage(), 0;
+        if (o == 'v')
+            return printf("cube-node %s\n", CUBE_VERSION), 0;
+        if (o == 'c')
+            config = optarg;
+        else if (o == 'u')
+            user = optarg;
+        else
+            return 2;
+    }
+    static struct node n;
+    struct err e = {0};
+    log_init("node", LOG_INFO);
+    signal(SIGPIPE, SIG_IGN);
+    enum log_level level;
+    if (node_config_load(config, &n.cfg, &e) < 0) {
+        log_fail(&e, "configuration");
+        return 2;
+    }
+    if (log_level_parse(n.cfg.log_level, &level))
+        log_init("node", level);
+    if (serve(&n, user, &e) < 0) {
+        log_fail(&e, "cannot start");
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,268 @@
+/* Owns the way of a sandbox into `running`: create, resume, start from a snapshot. Invariant: a step that fails undoes all
+ * before it (the VM with its TAP, cgroup, sockets and files; a new sandbox ends as `failed`, a paused one is paused again),
+ * and the sockets are published only after the guest confirmed its identity. */
+#include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
+#include "lib/base/ids.h"
+#include "lib/base/log.h"
+#include "node/daemon/capacity.h"
+#include "node/daemon/eventlog.h"
+#include "node/daemon/guest.h"
+#include "node/daemon/sandbox.h"
+#include "node/daemon/vm_base.h"
+#include "node/store/content.h"
+#include "node/template/image.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define SMALL_LAYER (8 << 20) /* bytes that are copied on the loop: below a millisecond or two, less than a change of threads costs */
+
+struct start {
+    struct node *node;
+    const Cube__Node__V1__StartRequest *req;
+    struct sandbox *sb;
+    struct image image;
+    bool restore;
+    const char *snapshot_id;
+    Cube__Node__V1__Receipt *receipt;
+    struct err error; /* of work that ran on a worker thread */
+};
+
+static int check_request(const Cube__Node__V1__StartRequest *req, struct err *e)
+{
+    if (!req->spec || !id_sandbox_valid(req->spec->sandbox_id, strlen(req->spec->sandbox_id)))
+        return err_set(e, ERR_INVALID, "the command names no valid sandbox ID");
+    if (req->gen == 0)
+        return err_set(e, ERR_INVALID, "generation 0 for %s", req->spec->sandbox_id);
+    if (req->ticket.len != 32)
+        return err_set(e, ERR_INVALID, "the ticket of %s has %zu bytes, not 32", req->spec->sandbox_id, req->ticket.len);
+    return 0;
+}
+
+static int check_generation(const struct sandbox *sb, uint64_t gen, struct err *e)
+{
+    if (sb && gen <= sb->gen)
+        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", sb->id,
+                       (unsigned long long)sb->gen, (unsigned long long)gen);
+    return 0;
+}
+
+static int check_state(const struct sandbox *sb, const struct start *s, struct err *e)
+{
+    const char *id = s->req->spec->sandbox_id;
+    bool rollback = s->restore && *s->req->snapshot_id && sb && sb->state == SB_STATE(RUNNING);
+    if (sb && sandbox_is_live(sb) && !rollback)
+        return err_set(e, ERR_CONFLICT, "%s already runs here as gen=%llu", id, (unsigned long long)sb->gen);
+    if (s->restore && !*s->req->snapshot_id && (!sb || sb->state != SB_STATE(PAUSED)))
+        return err_set(e, ERR_NOT_FOUND, "%s is not paused on this node", id);
+    if (!s->restore && sb && sb->state == SB_STATE(PAUSED))
+        return err_set(e, ERR_CONFLICT, "%s is paused here", id);
+    return 0;
+}
+
+static int open_image(void *arg)
+{
+    struct start *s = arg;
+    if (s->snapshot_id)
+        return image_open_snapshot(s->node, s->snapshot_id, !s->req->reboot, &s->image, &s->error);
+    return image_open_template(s->node, s->sb->spec->template_id, s->node->cfg.snapshots, &s->image, &s->error);
+}
+
+/* The sandbox's limits are its template's, unless the command asks for others: then its memory snapshot does not fit and it boots. */
+static int fit_limits(struct start *s, struct err *e)
+{
+    Cube__V1__Limits *l = s->sb->spec->limits;
+    struct manifest *m = &s->image.manifest;
+    if (!l || (l->vcpus == 0 && l->memory_mib == 0))
+        return 0;
+    bool same = (!l->vcpus || l->vcpus == m->vcpus) && (!l->memory_mib || l->memory_mib == m->memory_mib);
+    if (!same && s->image.has_memory) {
+        if (s->snapshot_id)
+            return err_set(e, ERR_INVALID, "%s was made with %u vCPUs and %u MiB; it cannot change them", s->snapshot_id, m->vcpus,
+                           m->memory_mib);
+        image_close(&s->image);
+        if (image_open_template(s->node, s->sb->spec->template_id, false, &s->image, e) < 0)
+            return -1;
+    }
+    if (l->vcpus)
+        m->vcpus = l->vcpus;
+    if (l->memory_mib)
+        m->memory_mib = l->memory_mib;
+    return 0;
+}
+
+struct clone {
+    int from, to;
+    struct err error;
+};
+
+static int clone_layer(void *arg)
+{
+    struct clone *c = arg;
+    return content_clone(c->from, c->to, &c->error);
+}
+
+static int prepare_layer(struct start *s, struct vm *vm, int *out, struct err *e)
+{
+    _cleanup_close_ int fd = vm_layer_open(vm, e);
+    if (fd < 0)
+        return -1;
+    if (s->image.layer >= 0) {
+        struct clone c = {.from = s->image.layer, .to = fd};
+        struct stat st;
+        bool small = fstat(c.from, &st) == 0 && st.st_blocks * 512 <= SMALL_LAYER;
+        if ((small ? clone_layer(&c) : fiber_offload(clone_layer, &c)) < 0) {
+            *e = c.error;
+            return err_wrap(e, "copying the disk of %s", s->sb->id);
+        }
+    }
+    *out = fd_steal(&fd);
+    return 0;
+}
+
+static int start_guest(struct start *s, struct vm *vm, struct err *e)
+{
+    struct node *n = s->node;
+    _cleanup_close_ int layer = -1;
+    if (prepare_layer(s, vm, &layer, e) < 0)
+        return -1;
+    struct vm_image image;
+    image_to_vm(&s->image, layer, &image);
+    if (!s->image.has_memory)
+        return vm_boot(vm, s->sb->id, s->sb->gen, &image, e) < 0 || guest_open(vm, n->cfg.boot_timeout_ms, e) < 0
+                   ? -1 : guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e);
+    return vm_restore(vm, s->sb->id, s->sb->gen, &image, e) < 0 ? -1 : guest_open(vm, n->cfg.restore_timeout_ms, e);
+}
+
+static int identify(struct start *s, struct vm *vm, struct err *e)
+{
+    const struct manifest *m = &s->image.manifest;
+    struct sandbox *sb = s->sb;
+    const char *user = *s->req->default_user ? s->req->default_user : *sb->default_user ? sb->default_user : m->default_user;
+    const char *dir = *s->req->default_workdir ? s->req->default_workdir
+                      : *sb->default_workdir ? sb->default_workdir : m->default_workdir;
+    struct guest_identity id = {.sandbox_id = sb->id, .envd_token = s->req->envd_token, .default_user = user,
+                                .default_workdir = dir, .spec = sb->spec, .gen = sb->gen, .replace_envs = true};
+    if (guest_identify(vm, &id, s->receipt, e) < 0)
+        return -1;
+    if (user != sb->default_user)
+        snprintf(sb->default_user, sizeof sb->default_user, "%s", user);
+    if (dir != sb->default_workdir)
+        snprintf(sb->default_workdir, sizeof sb->default_workdir, "%s", dir);
+    return 0;
+}
+
+static int given_up(struct start *s, struct err *e)
+{
+    return s->sb->kill_wanted ? err_set(e, ERR_CONFLICT, "%s was deleted while it started", s->sb->id) : 0;
+}
+
+/* A rollback: the VM of the generation before goes once it is sure that the snapshot is whole. */
+static void end_previous(struct sandbox *sb)
+{
+    struct vm *old = sb->vm;
+    if (!old)
+        return;
+    vm_unpublish(sb->node, sb->id);
+    sb->vm = NULL;
+    vm_destroy(old);
+}
+
+static int bring_up(struct start *s, struct err *e)
+{
+    struct sandbox *sb = s->sb;
+    int64_t began = clock_mono_us();
+    if (fiber_offload(open_image, s) < 0) {
+        *e = s->error;
+        return -1;
+    }
+    if (fit_limits(s, e) < 0 || given_up(s, e) < 0)
+        return -1;
+    end_previous(sb);
+    struct vm *vm = vm_acquire(s->node, e);
+    if (!vm)
+        return -1;
+    sb->vm = vm;
+    vm->owner = sb;
+    s->receipt->from_pool = vm->pooled;
+    if (given_up(s, e) < 0 || vm_base_link(vm, &s->image, e) < 0 || start_guest(s, vm, e) < 0)
+        return -1;
+    s->receipt->vmm_us = clock_mono_us() - began;
+    if (given_up(s, e) < 0 || identify(s, vm, e) < 0 || guest_subscribe(vm, e) < 0 || given_up(s, e) < 0 ||
+        vm_publish(vm, sb->id, sb->gen, s->req->ticket.data, e) < 0)
+        return -1;
+    snprintf(sb->source, sizeof sb->source, "%s", s->image.artifact);
+    snprintf(sb->envd_version, sizeof sb->envd_version, "%s", vm->envd_version);
+    snprintf(sb->isolation, sizeof sb->isolation, "%s", vm->kvm_kind);
+    sb->started_ms = clock_realtime_ms();
+    sb->last_activity_ms = sb->started_ms;
+    sb->healthy = true;
+    sandbox_set_deadline(sb, s->req->remaining_ms);
+    if (vm->ended)
+        return err_set(e, ERR_UNAVAILABLE, "%s ended while it started: %s", sb->id, vm->end_reason);
+    s->receipt->total_us = clock_mono_us() - began;
+    return sandbox_set_state(sb, SB_STATE(RUNNING), "", e);
+}
+
+/* What a failed guest last said is the best hint that there is. */
+static void log_console(struct sandbox *sb)
+{
+    char tail[600];
+    if (!sb->vm)
+        return;
+    vm_console_tail(sb->vm, tail, sizeof tail);
+    if (*tail)
+        eventlog_add(sb->log, clock_realtime_ms(), "error", tail);
+}
+
+static void undo(struct start *s, const struct err *why)
+{
+    struct sandbox *sb = s->sb;
+    log_console(sb);
+    vm_unpublish(s->node, sb->id);
+    struct vm *vm = sb->vm;
+    sb->vm = NULL;
+    vm_destroy(vm);
+    bool paused = s->restore && !*s->req->snapshot_id;
+    sandbox_set_state(sb, paused ? SB_STATE(PAUSED) : SB_STATE(FAILED), why->msg, NULL);
+}
+
+int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore, Cube__Node__V1__Receipt *receipt,
+                  struct sandbox **out, struct err *e)
+{
+    struct start s = {.node = n, .req = req, .restore = restore, .receipt = receipt};
+    if (check_request(req, e) < 0)
+        return -1;
+    struct sandbox *sb = sandbox_find(n, req->spec->sandbox_id);
+    if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0 ||
+        capacity_admit(n, req->spec->limits ? req->spec->limits->memory_mib : 0, e) < 0)
+        return -1;
+    if (sb)
+        sandbox_set_spec(sb, req->spec);
+    else
+        sb = sandbox_new(n, req->spec);
+    fiber_lock(&sb->op);
+    struct fiber_lock *held _cleanup_unlock_ = &sb->op;
+    if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0)
+        return -1;
+    s.sb = sb;
+    if (restore)
+        s.snapshot_id = *req->snapshot_id ? req->snapshot_id : sb->snapshot_id;
+    sb->gen = req->gen;
+    sb->kill_wanted = false;
+    if (sandbox_set_state(sb, restore ? SB_STATE(RESUMING) : SB_STATE(CREATING), "", e) < 0) {
+        undo(&s, e);
+        return -1;
+    }
+    int rc = bring_up(&s, e);
+    if (rc < 0) {
+        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .trace = req->trace, .err = e}, "start failed");
+        undo(&s, e);
+    } else if (restore && !*req->snapshot_id) {
+        sandbox_drop_pause(sb);
+    }
+    image_close(&s.image);
+    *out = sb;
+    return rc;
+}

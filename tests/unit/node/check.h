@@ -1,0 +1,9 @@
+/* cmocka wants its includes in this order. */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
