@@ -1,106 +1,82 @@
-/* cube-api: reads the configuration, starts one worker per thread, and drains them on SIGTERM. */
+/* cube-api: reads the configuration, starts one worker per thread, and drains them at the end. */
 #include "api/metrics.h"
 #include "api/server.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/net/admin.h"
-#include "lib/net/config.h"
 #include "lib/net/crypto.h"
+#include "lib/net/daemon.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define MAX_THREADS 64
 
-struct settings {
+static struct settings {
     struct api api;
-    char *listen, *admin_listen, *master, *domain, *cors_origin, *key_dir, *admin_token_file, *log_level;
-};
+    char *admin_listen, *key_dir, *ca, *cert, *key, *admin_token_file;
+} s;
 
-#define KEY(name, type, field, fallback, min, max, help)                                                     \
-    {                                                                                                        \
-        name, type, offsetof(struct settings, field), fallback, min, max, help                               \
-    }
+#define KEY(field) offsetof(struct settings, field)
 static const struct config_key keys[] = {
-    KEY("listen", CONFIG_STR, listen, "127.0.0.1:3000", 0, 0, "address of the API"),
-    KEY("admin_listen", CONFIG_STR, admin_listen, "127.0.0.1:3100", 0, 0,
-        "address of /metrics, /healthz, /readyz"),
-    KEY("master", CONFIG_STR, master, "127.0.0.1:3010", 0, 0, "addresses of masters, by comma"),
-    KEY("domain", CONFIG_STR, domain, "", 0, 0, "domain of the ingress, or nothing"),
-    KEY("key_dir", CONFIG_STR, key_dir, "/var/lib/cube/keys", 0, 0, "directory of the role keys"),
-    KEY("admin_token_file", CONFIG_STR, admin_token_file, "", 0, 0,
-        "the operator's token; default <key_dir>/admin_token"),
-    KEY("cors_origin", CONFIG_STR, cors_origin, "*", 0, 0, "origin that browsers may call from, or nothing"),
-    KEY("threads", CONFIG_INT, api.threads, "1", 1, MAX_THREADS, "event loops"),
-    KEY("max_body", CONFIG_SIZE, api.max_body, "16M", 1, BODY_MAX, "largest request body"),
-    KEY("max_connections", CONFIG_INT, api.max_connections, "20000", 1, 1000000,
-        "client connections per thread"),
-    KEY("key_ttl", CONFIG_MS, api.key_ttl_ms, "5s", 1, 3600000, "how long a checked API key is believed"),
-    KEY("incomplete_timeout", CONFIG_MS, api.incomplete_ms, "30s", 100, 3600000,
-        "for a request to become complete"),
-    KEY("master_timeout", CONFIG_MS, api.master_timeout_ms, "70s", 100, 3600000, "for an answer of a master"),
-    KEY("rate_limit", CONFIG_INT, api.rate_limit, "20000", 0, 1000000000,
-        "requests of a team per window; 0 = no limit"),
-    KEY("rate_window", CONFIG_MS, api.rate_window_ms, "30s", 1000, 3600000, "window of the rate limit"),
-    KEY("log_level", CONFIG_STR, log_level, "info", 0, 0, "debug, info, warn or error"),
+    {"listen", CONFIG_STR, KEY(api.listen), "127.0.0.1:3000", 0, 0, "address of the API"},
+    {"admin_listen", CONFIG_STR, KEY(admin_listen), "127.0.0.1:3100", 0, 0,
+     "address of /metrics, /healthz, /readyz"},
+    {"master", CONFIG_STR, KEY(api.master), "127.0.0.1:3010", 0, 0, "addresses of masters"},
+    {"domain", CONFIG_STR, KEY(api.domain), NULL, 0, 0, "domain of the ingress, or nothing"},
+    {"key_dir", CONFIG_STR, KEY(key_dir), NULL, 0, 0, "directory of the role keys"},
+    {"ca", CONFIG_STR, KEY(ca), NULL, 0, 0, "the cluster's CA; with cert and key, TLS to the masters"},
+    {"cert", CONFIG_STR, KEY(cert), NULL, 0, 0, "this program's certificate"},
+    {"key", CONFIG_STR, KEY(key), NULL, 0, 0, "and its key"},
+    {"admin_token_file", CONFIG_STR, KEY(admin_token_file), "${key_dir}/admin_token", 0, 0,
+     "the operator's token"},
+    {"cors_origin", CONFIG_STR, KEY(api.cors_origin), "*", 0, 0,
+     "origin that browsers may call from, or nothing"},
+    {"threads", CONFIG_INT, KEY(api.threads), "1", 1, MAX_THREADS, "event loops"},
+    {"max_body", CONFIG_SIZE, KEY(api.max_body), "16M", 1, BODY_MAX, "largest request body"},
+    {"max_connections", CONFIG_INT, KEY(api.max_connections), "20000", 1, 1000000,
+     "client connections per thread"},
+    {"key_ttl", CONFIG_MS, KEY(api.key_ttl_ms), "5s", 1, 3600000, "how long a checked API key is believed"},
+    {"incomplete_timeout", CONFIG_MS, KEY(api.incomplete_ms), "30s", 100, 3600000,
+     "for a request to become complete"},
+    {"master_timeout", CONFIG_MS, KEY(api.master_timeout_ms), "70s", 100, 3600000,
+     "for an answer of a master"},
+    {"rate_limit", CONFIG_INT, KEY(api.rate_limit), "20000", 0, 1000000000,
+     "requests of a team per window; 0 = no limit"},
+    {"rate_window", CONFIG_MS, KEY(api.rate_window_ms), "30s", 1000, 3600000, "window of the rate limit"},
     {0},
 };
 
 static struct worker workers[MAX_THREADS];
 
-static void usage(void)
-{
-    printf("cube-api - the E2B-compatible REST API of the sandbox platform\n\n"
-           "usage: cube-api [--config FILE] [--help] [--version]\n\n"
-           "It serves HTTP/1.1, keeps no state, and talks to the masters. Stop it with SIGTERM: requests in "
-           "flight end first.\n\n"
-           "Keys of the section \"api\" (and \"common\"):\n");
-    config_usage("api", keys);
-}
-
-static int load_admin_token(struct api *api, const char *path, struct err *e)
+static int load_admin_token(struct err *e)
 {
     char text[129] = "";
-    _cleanup_fclose_ FILE *f = fopen(path, "re");
+    _cleanup_fclose_ FILE *f = fopen(s.admin_token_file, "re");
     if (!f) {
-        log_warn("no operator's token in %s: %m; only admin API keys may use the operator's routes", path);
+        log_warn("no operator's token in %s: %m; only admin API keys may use the operator's routes",
+                 s.admin_token_file);
         return 0;
     }
-    if (!fgets(text, sizeof text, f) || (text[strcspn(text, "\r\n")] = '\0', strlen(text) < 32))
-        return err_set(e, ERR_INVALID, "reading %s: shorter than 32 characters", path);
-    sha256(text, strlen(text), api->admin_sha256);
+    if (!fgets(text, sizeof text, f))
+        text[0] = '\0';
+    text[strcspn(text, "\r\n")] = '\0';
+    if (strlen(text) < 32)
+        return err_set(e, ERR_INVALID, "reading %s: shorter than 32 characters", s.admin_token_file);
+    sha256(text, strlen(text), s.api.admin_sha256);
     explicit_bzero(text, sizeof text);
-    api->has_admin_token = true;
+    s.api.has_admin_token = true;
     return 0;
 }
 
 static bool ready(char why[128], void *data)
 {
-    struct api *api = data;
-    if (!atomic_load(&api->draining))
+    if (!atomic_load(&s.api.draining))
         return true;
     snprintf(why, 128, "shutting down");
     return false;
-}
-
-static void drain_worker(void *data)
-{
-    worker_drain(data);
-}
-
-static void on_signal(int signo, void *data)
-{
-    struct api *api = data;
-    if (atomic_exchange(&api->draining, true))
-        exit(0); /* the second signal */
-    log_info("signal %d: draining", signo);
-    for (int64_t i = 0; i < api->threads; i++)
-        loop_post(workers[i].loop, drain_worker, &workers[i]);
 }
 
 static void *run_worker(void *data)
@@ -109,80 +85,80 @@ static void *run_worker(void *data)
     return NULL;
 }
 
-static int start(struct settings *s, struct err *e)
+/* Signals are for the first thread's loop; the others must not take them. */
+static int start_threads(struct err *e)
 {
-    struct api *api = &s->api;
-    struct rpc_auth auth = {.role = RPC_ROLE_API, .key_dir = s->key_dir};
-    _cleanup_free_ char *token_path = NULL;
-    if (asprintf(&token_path, "%s/admin_token", s->key_dir) < 0)
-        return err_set(e, ERR_INTERNAL, "out of memory");
-    api->listen = s->listen;
-    api->master = s->master;
-    api->domain = s->domain;
-    api->cors_origin = s->cors_origin;
-    if (load_admin_token(api, *s->admin_token_file ? s->admin_token_file : token_path, e) < 0)
-        return -1;
-    api->creds = rpc_creds_load(&auth, e);
-    if (!api->creds)
-        return -1;
-    api_metrics_init();
-    server_setup(api);
-    for (int64_t i = 0; i < api->threads; i++) {
-        struct loop *loop = loop_new();
-        if (!loop)
-            return err_set(e, ERR_INTERNAL, "out of memory");
-        if (worker_start(&workers[i], api, loop, e) < 0)
-            return -1;
-    }
-    if (admin_listen(workers[0].loop, s->admin_listen, ready, api, e) < 0)
-        return -1;
-    return loop_on_signal(workers[0].loop, SIGTERM, on_signal, api, e) < 0
-               ? -1
-               : loop_on_signal(workers[0].loop, SIGINT, on_signal, api, e);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int bad = 0;
+    for (int64_t i = 1; i < s.api.threads && !bad; i++)
+        bad = pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return bad ? err_set(e, ERR_INTERNAL, "starting a thread: %s", strerror(bad)) : 0;
 }
 
-static void raise_descriptor_limit(void)
+static int start(struct loop *l, struct err *e)
 {
-    struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
-        r.rlim_cur = r.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &r);
+    struct rpc_auth auth = {.role = RPC_ROLE_API, .key_dir = s.key_dir};
+    if (*s.cert)
+        auth = (struct rpc_auth){.role = RPC_ROLE_API, .ca = s.ca, .cert = s.cert, .key = s.key};
+    if (load_admin_token(e) < 0)
+        return -1;
+    s.api.creds = rpc_creds_load(&auth, e);
+    if (!s.api.creds)
+        return -1;
+    api_metrics_init();
+    server_setup(&s.api);
+    for (int64_t i = 0; i < s.api.threads; i++) {
+        struct loop *loop = i == 0 ? l : loop_new();
+        if (!loop)
+            return err_set(e, ERR_INTERNAL, "out of memory");
+        if (worker_start(&workers[i], &s.api, loop, e) < 0)
+            return -1;
     }
+    if (admin_listen(l, s.admin_listen, ready, NULL, e) < 0 || start_threads(e) < 0)
+        return -1;
+    log_info("listening on %s with %lld threads", s.api.listen, (long long)s.api.threads);
+    return 0;
+}
+
+static void on_drained(struct worker *w)
+{
+    if (w != &workers[0]) {
+        loop_stop(w->loop);
+        return;
+    }
+    for (int64_t i = 1; i < s.api.threads; i++)
+        pthread_join(workers[i].thread, NULL);
+    daemon_done();
+}
+
+static void drain_worker(void *data)
+{
+    worker_drain(data, on_drained);
+}
+
+static void drain(void)
+{
+    atomic_store(&s.api.draining, true);
+    for (int64_t i = 0; i < s.api.threads; i++)
+        loop_post(workers[i].loop, drain_worker, &workers[i]);
 }
 
 int main(int argc, char **argv)
 {
-    static struct settings s;
-    const char *config = NULL;
-    struct err e = {0};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0)
-            return usage(), 0;
-        if (strcmp(argv[i], "--version") == 0)
-            return puts("cube-api " CUBE_VERSION), 0;
-        if (strcmp(argv[i], "--config") != 0 || ++i == argc) {
-            fprintf(stderr, "cube-api: unknown argument %s; see --help\n", argv[i < argc ? i : argc - 1]);
-            return 2;
-        }
-        config = argv[i];
-    }
-    log_init("cube-api", LOG_INFO);
-    raise_descriptor_limit();
-    enum log_level level;
-    if (config_load(config, "api", keys, &s, &e) < 0 || start(&s, &e) < 0) {
-        log_fail(&e, "starting");
-        return 1;
-    }
-    if (log_level_parse(s.log_level, &level))
-        log_init("cube-api", level);
-    for (int64_t i = 1; i < s.api.threads; i++)
-        if (pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) != 0) {
-            log_error("starting thread %lld: %m", (long long)i);
-            return 1;
-        }
-    log_info("listening on %s with %lld threads", s.listen, (long long)s.api.threads);
-    loop_run(workers[0].loop);
-    for (int64_t i = 1; i < s.api.threads; i++)
-        pthread_join(workers[i].thread, NULL);
-    return 0;
+    static const struct daemon_spec spec = {
+        .name = "cube-api",
+        .section = "api",
+        .summary = "the E2B-compatible REST API of the sandbox platform",
+        .description = "It serves HTTP/1.1, keeps no state, and talks to the masters. On SIGTERM requests in "
+                       "flight end first.",
+        .keys = keys,
+        .config = &s,
+        .start = start,
+        .drain = drain,
+        .drain_ms = 12000,
+    };
+    return daemon_main(&spec, argc, argv);
 }

@@ -20,8 +20,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define KEEPALIVE_MS 310000 /* longer than any client pool keeps an idle connection (contracts/e2b.md §9.6) \
-                             */
+#define KEEPALIVE_MS                                                                                         \
+    310000 /* longer than any client pool keeps an idle connection (contracts/e2b.md §9.6)                  \
+            */
 #define PIPELINE_MAX (64 << 10) /* bytes a client may send ahead while its request is served */
 #define SWEEP_MS 1000
 #define DRAIN_MS 10000
@@ -339,13 +340,13 @@ static void on_drain(struct loop_timer *t)
     struct worker *w = H2O_STRUCT_FROM_MEMBER(struct worker, drain, t);
     static const int step_ms = 20;
     if (w->ncalls == 0 || loop_now_ms(w->loop) - w->drain_since_ms >= DRAIN_MS) {
-        loop_stop(w->loop);
+        w->drained(w);
         return;
     }
     loop_timer_start(w->loop, t, step_ms);
 }
 
-void worker_drain(struct worker *w)
+void worker_drain(struct worker *w, void (*drained)(struct worker *w))
 {
     if (w->drain.fire)
         return;
@@ -353,6 +354,7 @@ void worker_drain(struct worker *w)
     w->listener = NULL;
     h2o_context_request_shutdown(&w->ctx);
     w->drain_since_ms = loop_now_ms(w->loop);
+    w->drained = drained;
     w->drain.fire = on_drain;
     loop_timer_start(w->loop, &w->drain, 0);
 }

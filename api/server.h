@@ -12,12 +12,10 @@ struct masters;
 
 /** Configuration, common to all workers; read-only after start. */
 struct api {
-    const char *listen;
-    const char *master;      /* addresses by comma */
-    const char *domain;      /* "" = none */
-    const char *cors_origin; /* "*", an origin, or "" = no CORS */
-    const char *key_dir;
-    const char *admin_token_file;
+    char *listen;
+    char *master;      /* addresses by comma */
+    char *domain;      /* "" = none */
+    char *cors_origin; /* "*", an origin, or "" = no CORS */
     int64_t threads;
     int64_t max_body;
     int64_t max_connections; /* per worker */
@@ -57,6 +55,7 @@ struct worker {
     struct loop_timer sweep;
     struct loop_timer drain;
     int64_t drain_since_ms;
+    void (*drained)(struct worker *w);
     pthread_t thread;
 };
 
@@ -64,9 +63,9 @@ struct worker {
 void server_setup(struct api *api);
 /** Starts a worker on `loop`: listener, masters, timers. The calling thread runs the loop. */
 int worker_start(struct worker *w, struct api *api, struct loop *loop, struct err *e);
-/** Stops accepting, lets requests in flight end (at most 10 s), then stops the loop. From the worker's own
+/** Stops accepting, lets requests in flight end (at most 10 s), then calls `drained`. From the worker's own
  * thread. */
-void worker_drain(struct worker *w);
+void worker_drain(struct worker *w, void (*drained)(struct worker *w));
 
 /** What happens after the key was checked: limits, body, handler (server.c). */
 void server_authorized(struct call *c);

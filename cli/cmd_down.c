@@ -73,7 +73,7 @@ static int sweep(const struct settings *s, struct err *e)
 static void remove_run_dir(const struct settings *s)
 {
     char path[300];
-    static const char *const dirs[] = {"pid", "redis", "sb", "vmm"};
+    static const char *const dirs[] = {"pid", "redis", "sb", "vmm", "relay"};
     snprintf(path, sizeof path, "%s/redis/redis.sock", s->run_dir);
     unlink(path);
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {

@@ -1,0 +1,40 @@
+/* The channel between cube-envd and cube-init: a SEQPACKET socket pair. One datagram is one message: a type
+ * byte and NUL-terminated strings; some carry descriptors (SCM_RIGHTS).
+ *
+ * envd → init
+ *   'S' pid flags cmd cwd tag user arg…   + [pidfd, stdin?, stdout, stderr?]: keep these for a successor.
+ * flags: letters of p (PTY), i (stdin descriptor present), e (stderr present), c (cwd given), t (tag given)
+ *   'R' pid       reap this adopted process
+ *   'F' pid       forget: the process is over
+ *   'E' kind level message key value…   an operation event
+ * init → envd
+ *   'S' as above: adopt (sent to a restarted envd before anything else), and 'D': that was all
+ *   'X' pid code status    an adopted process ended (waitid's code and status); not reaped yet
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define NOTIFY_MAX (64 * 1024)
+#define NOTIFY_FDS 4
+#define NOTIFY_STRINGS 600
+
+struct notify_msg {
+    char type;
+    int n_strings, n_fds;
+    const char *s[NOTIFY_STRINGS]; /* inside `data` */
+    int fds[NOTIFY_FDS];
+    char data[NOTIFY_MAX + 1];
+};
+
+/** Starts a message; `notify_add` appends one string and truncates at the end of the buffer. */
+void notify_start(struct notify_msg *m, char type);
+bool notify_add(struct notify_msg *m, const char *s);
+
+/** Sends without blocking; returns 0 or -1 with errno. `len` is computed from the strings added. */
+int notify_send(int fd, const struct notify_msg *m);
+
+/** Receives without blocking. 1 = a message (caller owns its descriptors), 0 = none now, -1 = the peer is
+ * gone. */
+int notify_recv(int fd, struct notify_msg *m);

@@ -1,0 +1,229 @@
+/* The message writer. Invariant: nested messages in binary form get their length put in front when they are
+ * closed, so the caller writes each field once, in order, for both encodings. */
+#include "guest/envd/codec.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static void put_varint(struct buf *b, uint64_t v)
+{
+    while (v >= 0x80) {
+        buf_putc(b, (char)(v | 0x80));
+        v >>= 7;
+    }
+    buf_putc(b, (char)v);
+}
+
+static void put_tag(struct msgw *w, uint32_t num, unsigned wire)
+{
+    put_varint(w->out, (uint64_t)num << 3 | wire);
+}
+
+static void enter(struct msgw *w)
+{
+    w->start[w->depth++] = w->out->len;
+}
+
+static void leave(struct msgw *w)
+{
+    size_t at = w->start[--w->depth], n = w->out->len - at;
+    char len[10];
+    size_t k = 0;
+    for (uint64_t v = n;; v >>= 7) {
+        len[k++] = (char)(v >= 0x80 ? (v & 0x7f) | 0x80 : v);
+        if (v < 0x80)
+            break;
+    }
+    if (!buf_reserve(w->out, k))
+        return;
+    memmove(w->out->data + at + k, w->out->data + at, n);
+    memcpy(w->out->data + at, len, k);
+    w->out->len += k;
+}
+
+void msgw_start(struct msgw *w, enum codec codec, struct buf *out)
+{
+    *w = (struct msgw){.codec = codec, .out = out, .json = jsonw_start(out)};
+    if (codec == CODEC_JSON)
+        jsonw_obj(&w->json);
+}
+
+void msgw_end(struct msgw *w)
+{
+    if (w->codec == CODEC_JSON)
+        jsonw_obj_end(&w->json);
+}
+
+void msgw_open(struct msgw *w, const char *name, uint32_t num)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_obj(&w->json);
+        return;
+    }
+    put_tag(w, num, 2);
+    enter(w);
+}
+
+void msgw_close(struct msgw *w)
+{
+    if (w->codec == CODEC_JSON)
+        jsonw_obj_end(&w->json);
+    else
+        leave(w);
+}
+
+void msgw_list(struct msgw *w, const char *name)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_arr(&w->json);
+    }
+}
+
+void msgw_item(struct msgw *w, uint32_t num)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_obj(&w->json);
+        return;
+    }
+    put_tag(w, num, 2);
+    enter(w);
+}
+
+void msgw_list_end(struct msgw *w)
+{
+    if (w->codec == CODEC_JSON)
+        jsonw_arr_end(&w->json);
+}
+
+void msgw_bytes(struct msgw *w, const char *name, uint32_t num, const void *p, size_t n)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_base64(&w->json, p, n);
+        return;
+    }
+    put_tag(w, num, 2);
+    put_varint(w->out, n);
+    buf_append(w->out, p, n);
+}
+
+void msgw_str(struct msgw *w, const char *name, uint32_t num, const char *s)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_strn(&w->json, s, strlen(s));
+        return;
+    }
+    msgw_bytes(w, name, num, s, strlen(s));
+}
+
+static void scalar(struct msgw *w, uint32_t num, uint64_t v)
+{
+    put_tag(w, num, 0);
+    put_varint(w->out, v);
+}
+
+void msgw_u32(struct msgw *w, const char *name, uint32_t num, uint32_t v)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_uint(&w->json, v);
+        return;
+    }
+    scalar(w, num, v);
+}
+
+void msgw_i64(struct msgw *w, const char *name, uint32_t num, int64_t v)
+{
+    if (w->codec == CODEC_JSON) {
+        char text[32];
+        snprintf(text, sizeof(text), "%" PRId64, v);
+        jsonw_key(&w->json, name);
+        jsonw_strn(&w->json, text, strlen(text));
+        return;
+    }
+    scalar(w, num, (uint64_t)v);
+}
+
+void msgw_s32(struct msgw *w, const char *name, uint32_t num, int32_t v)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_int(&w->json, v);
+        return;
+    }
+    scalar(w, num, (uint32_t)v << 1 ^ (uint32_t)(v >> 31));
+}
+
+void msgw_bool(struct msgw *w, const char *name, uint32_t num, bool v)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_bool(&w->json, v);
+        return;
+    }
+    scalar(w, num, v);
+}
+
+void msgw_enum(struct msgw *w, const char *name, uint32_t num, const char *label, int v)
+{
+    if (w->codec == CODEC_JSON)
+        msgw_str(w, name, num, label);
+    else
+        scalar(w, num, (uint64_t)v);
+}
+
+void msgw_time(struct msgw *w, const char *name, uint32_t num, int64_t s, int32_t ns)
+{
+    if (w->codec == CODEC_JSON) {
+        struct tm tm;
+        time_t t = s;
+        char text[48] = "";
+        if (gmtime_r(&t, &tm)) {
+            size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
+            snprintf(text + n, sizeof(text) - n, ns ? ".%09dZ" : "Z", ns);
+        }
+        msgw_str(w, name, num, text);
+        return;
+    }
+    msgw_open(w, name, num);
+    scalar(w, 1, (uint64_t)s);
+    scalar(w, 2, (uint64_t)ns);
+    msgw_close(w);
+}
+
+void msgw_map(struct msgw *w, const char *name, uint32_t num, const struct pair *v, size_t n)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_obj(&w->json);
+        for (size_t i = 0; i < n; i++)
+            jsonw_kstr(&w->json, v[i].key, v[i].value);
+        jsonw_obj_end(&w->json);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        msgw_item(w, num);
+        msgw_str(w, "key", 1, v[i].key);
+        msgw_str(w, "value", 2, v[i].value);
+        msgw_close(w);
+    }
+}
+
+void msgw_strings(struct msgw *w, const char *name, uint32_t num, const char *const *v, size_t n)
+{
+    if (w->codec == CODEC_JSON) {
+        jsonw_key(&w->json, name);
+        jsonw_arr(&w->json);
+        for (size_t i = 0; i < n; i++)
+            jsonw_strn(&w->json, v[i], strlen(v[i]));
+        jsonw_arr_end(&w->json);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        msgw_bytes(w, name, num, v[i], strlen(v[i]));
+}

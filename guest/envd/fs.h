@@ -1,0 +1,88 @@
+/* File system operations as the contract defines them (contracts/e2b.md §3.4, §4.4), on paths that are
+ * already absolute. All are called on worker threads, with the user's identity taken; they fill struct err
+ * and its errno. */
+#pragma once
+
+#include "guest/common/arena.h"
+#include "guest/common/users.h"
+#include "guest/envd/codec.h"
+#include "lib/base/err.h"
+
+#include <sys/stat.h>
+
+enum entry_type { ENTRY_UNSPECIFIED, ENTRY_FILE, ENTRY_DIRECTORY, ENTRY_SYMLINK };
+
+struct entry {
+    const char *name, *path;
+    enum entry_type type;
+    bool is_symlink;
+    int64_t size;
+    uint32_t mode;   /* permission bits of the target */
+    mode_t raw_mode; /* for `permissions`: of the entry itself, with the target's bits */
+    uid_t uid;
+    gid_t gid;
+    struct timespec mtime;
+    const char *target; /* fully resolved, or NULL */
+    struct pair *metadata;
+    size_t n_metadata;
+};
+
+struct entries {
+    struct entry *v;
+    size_t n, cap;
+};
+
+#define ENTRIES_MAX 200000
+
+/** lstat plus what the contract adds. Strings go into the arena. */
+int fs_stat(int dirfd, const char *name, const char *path, struct arena *a, struct entry *out, struct err *e);
+
+int fs_list(const char *path, uint32_t depth, struct arena *a, struct entries *out, struct err *e);
+
+/** mkdir -p; new directories belong to `owner`, 0755. EEXIST when the last one is there already. */
+int fs_mkdir(const char *path, const struct user *owner, struct err *e);
+
+/** Makes the missing parents of `path`. */
+int fs_mkdir_parents(const char *path, const struct user *owner, struct err *e);
+
+int fs_move(const char *from, const char *to, const struct user *owner, struct err *e);
+int fs_remove(const char *path, struct err *e);
+
+/** Metadata of an open file, or of /proc/self/fd when O_PATH. */
+int fs_metadata_read(int fd, struct arena *a, struct pair **out, size_t *n);
+int fs_metadata_write(int fd, const struct pair *v, size_t n, struct err *e);
+
+/** Concatenates sources into destination (temporary file and rename) and removes them. */
+int fs_compose(const char *const *sources, size_t n, const char *destination, const struct user *owner,
+               struct err *e);
+
+/** Writes EntryInfo; `names` caches uid and gid names over one listing. */
+struct name_cache {
+    uint32_t id[16];
+    char name[16][64];
+    unsigned n;
+};
+void entry_write(struct msgw *w, const struct entry *e, struct name_cache *users, struct name_cache *groups);
+
+/** A file being written: a nameless or temporary one that appears at `path` when it is published. */
+struct upload {
+    int fd, dirfd;
+    char name[256]; /* of the destination inside dirfd */
+    char temp[32];  /* name of the temporary file inside dirfd, "" when it has none (O_TMPFILE) or writes in
+                       place */
+    bool in_place;  /* the destination itself is open: a device, a FIFO, or a directory we cannot create in */
+    char path[PATH_MAX]; /* as the caller named it */
+};
+
+/** Opens for writing at `path` (symlinks followed as the user; parents made). EISDIR: it is a directory. */
+int upload_open(struct upload *u, const char *path, const struct user *owner, struct err *e);
+int upload_publish(struct upload *u, const struct user *owner, const struct pair *metadata, size_t n_metadata,
+                   struct err *e);
+
+/** Closes; removes what was not published. */
+void upload_close(struct upload *u);
+
+/** Runs `op(arg)` as the user; when that is refused (EACCES, EPERM) and no component of `path` is a symlink,
+ * again as root, as the contract's original always does, and counts it (state.root_fallbacks). */
+int fs_as_user(const struct user *u, const char *path, int (*op)(void *arg, struct err *e), void *arg,
+               struct err *e);

@@ -1,0 +1,19 @@
+/* Running processes outlive this daemon: cube-init keeps their descriptors and hands them to a restarted
+ * envd. */
+#pragma once
+
+#include <sys/types.h>
+
+struct proc;
+struct notify_msg;
+
+/** Uses this connected SEQPACKET socket (guest/common/notify.h). Adopts what the predecessor left. Without a
+ * call, and when alone on a host, the others do nothing. */
+int keeper_open(int fd);
+
+void keeper_store(const struct proc *p);
+void keeper_forget(pid_t pid);
+void keeper_reap(pid_t pid);
+
+/** Sends an event message; drops it when the channel is full or absent. */
+void keeper_send(const struct notify_msg *m);

@@ -1,0 +1,210 @@
+/* Owns the BPF object of this process and its attachments. Invariants: maps are found by their pins, so a
+ * second process changes the same state; a program is attached with BPF_TC_F_REPLACE at a fixed handle, so an
+ * upgrade never leaves a moment without one. */
+#include "node/net/vs.h"
+#include "lib/base/cleanup.h"
+#include "node/net/cubevs.skel.h"
+#include "node/net/vs_internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define TC_HANDLE 0xcb
+#define TC_PRIORITY 1
+
+static int quiet(enum libbpf_print_level level, const char *fmt, va_list ap)
+{
+    return 0;
+}
+
+static int tc_attach(int ifindex, struct bpf_program *prog, const char *what, struct err *e)
+{
+    LIBBPF_OPTS(bpf_tc_hook, hook, .ifindex = ifindex, .attach_point = BPF_TC_INGRESS);
+    int rc = bpf_tc_hook_create(&hook);
+    if (rc && rc != -EEXIST) {
+        errno = -rc;
+        return err_sys(e, ERR_INTERNAL, "making the clsact hook of %s", what);
+    }
+    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = TC_PRIORITY,
+                .prog_fd = bpf_program__fd(prog), .flags = BPF_TC_F_REPLACE);
+    rc = bpf_tc_attach(&hook, &opts);
+    if (rc) {
+        errno = -rc;
+        return err_sys(e, ERR_INTERNAL, "attaching %s to %s", bpf_program__name(prog), what);
+    }
+    return 0;
+}
+
+static void tc_detach(int ifindex)
+{
+    LIBBPF_OPTS(bpf_tc_hook, hook, .ifindex = ifindex, .attach_point = BPF_TC_INGRESS);
+    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = TC_PRIORITY);
+    bpf_tc_detach(&hook, &opts);
+}
+
+static int interface_ioctl(const char *name, unsigned long request, struct ifreq *r, struct err *e)
+{
+    _cleanup_close_ int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    snprintf(r->ifr_name, sizeof r->ifr_name, "%s", name);
+    if (fd < 0 || ioctl(fd, request, r) < 0)
+        return err_sys(e, ERR_INVALID, "asking interface %s for its address", name);
+    return 0;
+}
+
+static int read_config(const struct vs_options *o, struct vs_config *c, struct err *e)
+{
+    struct ifreq r = {0};
+    c->uplink_ifindex = if_nametoindex(o->uplink);
+    if (!c->uplink_ifindex)
+        return err_sys(e, ERR_INVALID, "uplink interface %s", o->uplink);
+    c->uplink_ip = o->uplink_ip;
+    if (!c->uplink_ip) {
+        if (interface_ioctl(o->uplink, SIOCGIFADDR, &r, e) < 0)
+            return -1;
+        c->uplink_ip = ((struct sockaddr_in *)&r.ifr_addr)->sin_addr.s_addr;
+    }
+    if (!o->service_far)
+        return 0;
+    c->service_ifindex = if_nametoindex(o->service_far);
+    if (!c->service_ifindex)
+        return err_sys(e, ERR_INVALID, "service interface %s", o->service_far);
+    if (interface_ioctl(o->service_near, SIOCGIFHWADDR, &r, e) < 0)
+        return -1;
+    memcpy(c->service_mac, r.ifr_hwaddr.sa_data, 6);
+    c->service_ip = o->service_ip;
+    c->service_net = o->service_net;
+    return 0;
+}
+
+static int load(struct vs *v, struct err *e)
+{
+    libbpf_set_print(quiet);
+    LIBBPF_OPTS(bpf_object_open_opts, opts, .pin_root_path = v->pin_dir);
+    v->skel = cubevs__open_opts(&opts);
+    if (!v->skel)
+        return err_sys(e, ERR_INTERNAL, "opening the BPF object");
+    int rc = cubevs__load(v->skel);
+    if (rc) {
+        errno = -rc;
+        err_sys(e, ERR_INTERNAL, "loading the BPF programs (pins in %s)", v->pin_dir);
+        return err_remedy(
+            e,
+            "needs bpffs at the pin directory, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and Linux 6.1 or later");
+    }
+    return 0;
+}
+
+int vs_open(struct vs **out, const struct vs_options *o, struct err *e)
+{
+    struct vs *v = calloc(1, sizeof *v);
+    if (!v)
+        return err_set(e, ERR_INTERNAL, "out of memory");
+    snprintf(v->pin_dir, sizeof v->pin_dir, "%s", o->pin_dir);
+    struct vs_config c = {0};
+    uint32_t zero = 0;
+    if (mkdir(v->pin_dir, 0700) < 0 && errno != EEXIST) {
+        err_sys(e, ERR_INTERNAL, "making %s", v->pin_dir);
+        vs_close(v);
+        return -1;
+    }
+    if (read_config(o, &c, e) < 0 || load(v, e) < 0) {
+        vs_close(v);
+        return -1;
+    }
+    v->config = c;
+    if (bpf_map__update_elem(v->skel->maps.vs_config, &zero, sizeof zero, &c, sizeof c, BPF_ANY) < 0) {
+        err_sys(e, ERR_INTERNAL, "writing CubeVS's configuration");
+        vs_close(v);
+        return -1;
+    }
+    if (vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0 ||
+        tc_attach((int)c.uplink_ifindex, v->skel->progs.from_world, o->uplink, e) < 0 ||
+        (c.service_ifindex &&
+         tc_attach((int)c.service_ifindex, v->skel->progs.from_host, o->service_far, e) < 0)) {
+        vs_close(v);
+        return -1;
+    }
+    *out = v;
+    return 0;
+}
+
+void vs_close(struct vs *v)
+{
+    if (!v)
+        return;
+    if (v->skel)
+        cubevs__destroy(v->skel);
+    free(v);
+}
+
+void vs_destroy(struct vs *v)
+{
+    uint32_t tap, *previous = NULL;
+    while (bpf_map__get_next_key(v->skel->maps.vs_sandboxes, previous, &tap, sizeof tap) == 0) {
+        tc_detach((int)tap);
+        previous = &tap;
+    }
+    tc_detach((int)v->config.uplink_ifindex);
+    if (v->config.service_ifindex)
+        tc_detach((int)v->config.service_ifindex);
+    struct bpf_map *map;
+    bpf_object__for_each_map(map, v->skel->obj)
+    {
+        if (bpf_map__is_pinned(map))
+            bpf_map__unpin(map, NULL);
+    }
+    rmdir(v->pin_dir);
+    vs_close(v);
+}
+
+int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits,
+              struct err *e)
+{
+    if (slot >= VS_MAX_SANDBOXES)
+        return err_set(e, ERR_INVALID, "network slot %u is out of range", slot);
+    struct vs_sandbox sb = {
+        .slot = slot, .max_sessions = limits->max_sessions, .max_new_per_s = limits->max_new_per_s};
+    int cpus = libbpf_num_possible_cpus();
+    _cleanup_free_ struct vs_counters *zero = calloc((size_t)(cpus > 0 ? cpus : 1), sizeof *zero);
+    if (!zero || bpf_map__update_elem(v->skel->maps.vs_counters, &slot, sizeof slot, zero,
+                                      sizeof *zero * (size_t)cpus, BPF_ANY) < 0)
+        return err_sys(e, ERR_INTERNAL, "making the counters of slot %u", slot);
+    if (vs_set_rate(v, slot, limits->up_bytes_per_s, limits->down_bytes_per_s, e) < 0)
+        return -1;
+    if (bpf_map__update_elem(v->skel->maps.vs_slots, &slot, sizeof slot, &tap_ifindex, sizeof tap_ifindex,
+                             BPF_ANY) < 0 ||
+        bpf_map__update_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, &sb, sizeof sb,
+                             BPF_ANY) < 0)
+        return err_sys(e, ERR_INTERNAL, "registering TAP %u", tap_ifindex);
+    char what[32];
+    snprintf(what, sizeof what, "TAP %u", tap_ifindex);
+    if (tc_attach((int)tap_ifindex, v->skel->progs.from_cube, what, e) < 0) {
+        vs_detach(v, tap_ifindex, slot, NULL);
+        return -1;
+    }
+    return 0;
+}
+
+int vs_detach(struct vs *v, unsigned tap_ifindex, uint32_t slot, struct err *e)
+{
+    tc_detach((int)tap_ifindex);
+    bpf_map__delete_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, 0);
+    bpf_map__delete_elem(v->skel->maps.vs_slots, &slot, sizeof slot, 0);
+    int rc = vs_sweep_tap(v, tap_ifindex, NULL, NULL, e);
+    vs_forget_policy(v, slot);
+    bpf_map__delete_elem(v->skel->maps.vs_buckets, &slot, sizeof slot, 0);
+    bpf_map__delete_elem(v->skel->maps.vs_counters, &slot, sizeof slot, 0);
+    return rc;
+}
+
+int vs_program_fd(struct vs *v, const char *name)
+{
+    struct bpf_program *p = bpf_object__find_program_by_name(v->skel->obj, name);
+    return p ? bpf_program__fd(p) : -1;
+}

@@ -1,0 +1,184 @@
+/* What the BPF programs and their loader agree on: keys, values and constants of CubeVS's pinned maps.
+ * Changing a layout here means a new VS_ABI, so that an upgrade never reads old entries as new ones. All
+ * addresses and ports are in network byte order. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#define VS_ABI 1
+
+/* The guest's side, the same in every sandbox (contracts/internal.md §8). */
+#define VS_GUEST_IP 0xa9fe0015u   /* 169.254.0.21, host order */
+#define VS_GATEWAY_IP 0xa9fe0016u /* 169.254.0.22, host order */
+#define VS_GUEST_MAC                                                                                         \
+    {                                                                                                        \
+        0x02, 0xcb, 0x00, 0x00, 0x00, 0x15                                                                   \
+    }
+#define VS_GATEWAY_MAC                                                                                       \
+    {                                                                                                        \
+        0x02, 0xcb, 0x00, 0x00, 0x00, 0x16                                                                   \
+    }
+
+/* Ports of the uplink's address that are ours: the loader puts them into ip_local_reserved_ports. */
+#define VS_PORT_FIRST 40000u
+#define VS_PORTS 16384u /* a power of two: the start of a search is a hash masked by it */
+#define VS_PORT_TRIES 32
+
+#define VS_MAX_SANDBOXES 16384
+#define VS_MAX_SESSIONS (1u << 20)
+#define VS_DNS_PORT 53
+
+/* A session's life without a packet, in seconds. TCP: RFC 5382 wants ≥ 2 h 4 min for established ones and ≥ 4
+ * min for half-open ones; UDP: RFC 4787 wants ≥ 2 min; ICMP: RFC 5508 wants ≥ 60 s. */
+#define VS_TTL_TCP_SYN 30
+#define VS_TTL_TCP_ESTABLISHED 7440
+#define VS_TTL_TCP_HALF_CLOSED 240
+#define VS_TTL_TCP_TIME_WAIT 60
+#define VS_TTL_TCP_RESET 5
+#define VS_TTL_UDP_NEW 30
+#define VS_TTL_UDP 180
+#define VS_TTL_ICMP 60
+
+/* Why a packet was dropped; index of the per-sandbox counters and of the samples. */
+enum vs_drop {
+    VS_DROP_NONE = 0,
+    VS_DROP_SPOOF_MAC,
+    VS_DROP_SPOOF_IP,
+    VS_DROP_NOT_IPV4, /* VLAN tags and other ether types */
+    VS_DROP_IPV6,
+    VS_DROP_MALFORMED, /* truncated, wrong lengths */
+    VS_DROP_OPTIONS,   /* IP options, source routing among them */
+    VS_DROP_FRAGMENT,
+    VS_DROP_PROTOCOL,     /* neither TCP, UDP nor ICMP echo */
+    VS_DROP_RANGE,        /* always-denied range */
+    VS_DROP_POLICY,       /* the sandbox's own policy */
+    VS_DROP_NO_SESSION,   /* TCP without SYN and without a session */
+    VS_DROP_LIMIT,        /* the sandbox's number of sessions */
+    VS_DROP_SESSION_RATE, /* the sandbox's new sessions per second */
+    VS_DROP_TABLE_FULL,
+    VS_DROP_NO_PORT, /* every tried port to that remote endpoint is in use */
+    VS_DROP_RATE,    /* token bucket */
+    VS_DROP_ARP,     /* not a question for the gateway */
+    VS_DROP_UNKNOWN_TAP,
+    VS_DROP_REASONS
+};
+
+enum vs_tcp_state {
+    VS_SYN_SENT = 1,
+    VS_SYN_RECEIVED,
+    VS_ESTABLISHED,
+    VS_FIN_OUT,
+    VS_FIN_IN,
+    VS_TIME_WAIT,
+    VS_RESET
+};
+
+/* Map `vs_config`, one entry. */
+struct vs_config {
+    __u32 uplink_ifindex;
+    __u32 uplink_ip;       /* source address of what leaves */
+    __u32 service_ifindex; /* far end of the service pair: what is redirected there arrives at the node's own
+                              stack; 0 = none */
+    __u32 service_ip;      /* the node's address for DNS; 0 = none */
+    __u32 service_net;     /* sandboxes appear to the node's services as service_net + slot (host order) */
+    __u8 service_mac[6];   /* of the near end */
+    __u8 pad[2];
+};
+
+struct vs_bucket {
+    __u64 rate;   /* bytes per second; 0 = no limit */
+    __u64 burst;  /* bytes */
+    __s64 tokens; /* bytes */
+    __u64 last_ns;
+};
+
+/* Map `vs_sandboxes`, key: ifindex of the TAP. */
+struct vs_sandbox {
+    __u32 slot;          /* < VS_MAX_SANDBOXES; key of the sandbox's policy, counters and service address */
+    __u32 max_sessions;  /* 0 = none */
+    __u32 max_new_per_s; /* 0 = none */
+    __u32 flags;
+    __u64 window_ns; /* start of the current second of new sessions */
+    __u32 window_new;
+    __u32 pad;
+    __s64 sessions; /* open now; counted by both programs and the sweeper */
+};
+
+/* Map `vs_buckets`, key: slot. Apart from vs_sandbox because a lock may stand only once in a value. */
+struct vs_buckets {
+    struct bpf_spin_lock lock;
+    __u32 pad;
+    struct vs_bucket up, down;
+};
+
+/* Map `vs_counters`, per CPU, key: slot. */
+struct vs_counters {
+    __u64 up_packets, up_bytes, down_packets, down_bytes;
+    __u64 drops[VS_DROP_REASONS];
+};
+
+/* Forward: what the guest's packet shows. Map `vs_forward`. */
+struct vs_forward_key {
+    __u32 tap;
+    __u32 remote_ip;
+    __u16 remote_port; /* 0 for ICMP */
+    __u16 guest_port;  /* identifier for ICMP */
+    __u8 proto;
+    __u8 pad[3];
+};
+struct vs_session {
+    __u32 last_s; /* CLOCK_MONOTONIC seconds of the last packet */
+    __u32 slot;
+    __u16 nat_port;
+    __u8 state; /* vs_tcp_state for TCP; 0 new, 1 answered for UDP and ICMP */
+    __u8 pad;
+};
+
+/* Reverse: what the world's packet shows. Map `vs_reverse`. */
+struct vs_reverse_key {
+    __u32 remote_ip;
+    __u16 remote_port;
+    __u16 nat_port;
+    __u8 proto;
+    __u8 pad[3];
+};
+struct vs_reverse_value {
+    __u32 tap;
+    __u16 guest_port;
+    __u16 pad;
+};
+
+/* Policy of one sandbox: one LPM trie, swapped whole (map of maps `vs_policies`, key: slot). The list comes
+ * before the address, so that allow and deny are two tries in one map and one swap changes both. */
+enum vs_list { VS_LIST_ALLOW = 0, VS_LIST_DENY = 1 };
+struct vs_policy_key {
+    __u32 prefixlen; /* 8 + bits of the address */
+    __u8 list;
+    __u8 ip[4];
+} __attribute__((packed));
+
+/* Ranges that no sandbox reaches, and the operator's exceptions. Map `vs_ranges`, value: 0 denied, 1 opened.
+ * The longest prefix decides. */
+struct vs_range_key {
+    __u32 prefixlen;
+    __u8 ip[4];
+};
+
+/* Addresses that DNS handed out for an allowed name. Map `vs_names`, value: CLOCK_MONOTONIC second of the
+ * end. */
+struct vs_name_key {
+    __u32 slot;
+    __u32 ip;
+};
+
+/* One sampled drop, through the ring buffer `vs_samples`. */
+struct vs_sample {
+    __u64 ns;
+    __u32 slot;
+    __u32 reason;
+    __u32 remote_ip;
+    __u16 remote_port;
+    __u8 proto;
+    __u8 pad;
+};

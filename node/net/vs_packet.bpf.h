@@ -1,0 +1,141 @@
+/* Reading and rewriting of one packet. Every length is checked against the packet's end before it is used;
+ * what is not plain IPv4 without options and fragments never gets further than here. */
+#pragma once
+
+#define IP_MORE_OR_OFFSET 0x3fff /* MF bit and fragment offset */
+
+#define TCP_FIN 1
+#define TCP_SYN 2
+#define TCP_RST 4
+#define TCP_ACK 16
+
+/* RFC 792. <linux/icmp.h> would bring in libc's headers for another target. */
+#define ICMP_ECHOREPLY 0
+#define ICMP_DEST_UNREACH 3
+#define ICMP_ECHO 8
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
+
+struct icmp_echo {
+    __u8 type, code;
+    __u16 check, id, seq;
+};
+
+#define OFF_IP ((__u32)sizeof(struct ethhdr))
+#define OFF_IP_CSUM (OFF_IP + (__u32) __builtin_offsetof(struct iphdr, check))
+#define OFF_IP_SRC (OFF_IP + (__u32) __builtin_offsetof(struct iphdr, saddr))
+#define OFF_IP_DST (OFF_IP + (__u32) __builtin_offsetof(struct iphdr, daddr))
+#define OFF_L4 (OFF_IP + (__u32)sizeof(struct iphdr))
+
+static __always_inline bool mac_equal(const __u8 *a, const __u8 *b)
+{
+    return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) | (a[4] ^ b[4]) | (a[5] ^ b[5])) ==
+           0;
+}
+
+static __always_inline __u32 ip_of(const __u8 *p)
+{
+    return bpf_htonl((__u32)p[0] << 24 | (__u32)p[1] << 16 | (__u32)p[2] << 8 | p[3]);
+}
+
+struct packet {
+    __u32 src, dst;
+    __u16 sport, dport; /* ICMP echo: the identifier on the guest's side, 0 on the other */
+    __u8 proto;
+    __u8 tcp_flags;
+    __u8 icmp_type;
+    __u8 pad;
+    __u32 len; /* bytes of the IP packet */
+};
+
+/* Parses Ethernet + IPv4 + the ports. `from_guest` decides on which side an ICMP identifier stands. Returns a
+ * drop reason. */
+static __always_inline enum vs_drop packet_parse(struct __sk_buff *skb, struct packet *p, bool from_guest)
+{
+    if (bpf_skb_pull_data(skb, OFF_L4) < 0)
+        return VS_DROP_MALFORMED;
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    struct ethhdr *eth = data;
+    struct iphdr *ip = data + sizeof *eth;
+    if ((void *)(ip + 1) > end)
+        return VS_DROP_MALFORMED;
+    if (ip->version != 4)
+        return VS_DROP_MALFORMED;
+    if (ip->ihl != 5)
+        return VS_DROP_OPTIONS;
+    if (ip->frag_off & bpf_htons(IP_MORE_OR_OFFSET))
+        return VS_DROP_FRAGMENT;
+    __u32 total = bpf_ntohs(ip->tot_len);
+    if (total < sizeof *ip || (total > skb->len - sizeof *eth && !skb->gso_segs))
+        return VS_DROP_MALFORMED;
+    p->src = ip->saddr;
+    p->dst = ip->daddr;
+    p->proto = ip->protocol;
+    p->len = skb->len - (__u32)sizeof *eth;
+
+    __u32 need = p->proto == IPPROTO_TCP ? 20 : 8;
+    if (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP && p->proto != IPPROTO_ICMP)
+        return VS_DROP_PROTOCOL;
+    if (total < sizeof *ip + need || bpf_skb_pull_data(skb, OFF_L4 + need) < 0)
+        return VS_DROP_MALFORMED;
+    data = (void *)(long)skb->data;
+    end = (void *)(long)skb->data_end;
+    __u8 *l4 = data + OFF_L4;
+    if ((void *)(l4 + 8) > end)
+        return VS_DROP_MALFORMED;
+    if (p->proto == IPPROTO_ICMP) {
+        struct icmp_echo *icmp = (void *)l4;
+        p->icmp_type = icmp->type;
+        p->sport = from_guest ? icmp->id : 0;
+        p->dport = from_guest ? 0 : icmp->id;
+        return VS_DROP_NONE;
+    }
+    p->sport = *(__u16 *)l4;
+    p->dport = *(__u16 *)(l4 + 2);
+    if (p->proto == IPPROTO_TCP) {
+        if ((void *)(l4 + 20) > end || (l4[12] >> 4) < 5)
+            return VS_DROP_MALFORMED;
+        p->tcp_flags = l4[13];
+    } else if (bpf_ntohs(*(__u16 *)(l4 + 4)) < 8) {
+        return VS_DROP_MALFORMED;
+    }
+    return VS_DROP_NONE;
+}
+
+/* Where the checksum of the transport lies, and with which flags it is mended. */
+static __always_inline __u32 l4_csum_offset(__u8 proto)
+{
+    return OFF_L4 + (proto == IPPROTO_TCP ? 16 : proto == IPPROTO_UDP ? 6 : 2);
+}
+
+static __always_inline __u64 l4_csum_flags(__u8 proto, __u64 size)
+{
+    return size | (proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
+}
+
+/* Replaces one address (field at `off`) in a packet whose fields were parsed; mends IP and transport
+ * checksums. */
+static __always_inline void rewrite_ip(struct __sk_buff *skb, __u8 proto, __u32 off, __u32 from, __u32 to)
+{
+    if (from == to)
+        return;
+    if (proto != IPPROTO_ICMP)
+        bpf_l4_csum_replace(skb, l4_csum_offset(proto), from, to, l4_csum_flags(proto, 4) | BPF_F_PSEUDO_HDR);
+    bpf_l3_csum_replace(skb, OFF_IP_CSUM, from, to, 4);
+    bpf_skb_store_bytes(skb, off, &to, 4, 0);
+}
+
+/* Replaces a port, or an ICMP identifier, at `off` from the start of the transport header. */
+static __always_inline void rewrite_port(struct __sk_buff *skb, __u8 proto, __u32 off, __u16 from, __u16 to)
+{
+    if (from == to)
+        return;
+    bpf_l4_csum_replace(skb, l4_csum_offset(proto), from, to, l4_csum_flags(proto, 2));
+    bpf_skb_store_bytes(skb, OFF_L4 + off, &to, 2, 0);
+}
+
+static __always_inline void rewrite_macs(struct __sk_buff *skb, const __u8 dst[6], const __u8 src[6])
+{
+    bpf_skb_store_bytes(skb, 0, dst, 6, 0);
+    bpf_skb_store_bytes(skb, 6, src, 6, 0);
+}

@@ -1,0 +1,7 @@
+# CubeVS in namespaces: attacks, traffic, policy, limits, replacement of the programs under load.
+# limit: 200 s
+set -u
+cd "$CUBE_ROOT" || exit 1
+tests/net/attacks.sh
+tests/net/traffic.sh
+"$CUBE_BUILD_DIR/tests/net/net-policy-test"
