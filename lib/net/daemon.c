@@ -222,7 +222,6 @@ int daemon_main(const struct daemon_spec *spec, int argc, char **argv)
     log_init(spec->name, LOG_INFO);
     if (load(spec, o.config, &e) < 0)
         return report(spec, &e, 2);
-    signal(SIGPIPE, SIG_IGN);
     raise_descriptors();
     running = spec;
     loop = loop_new();

@@ -60,6 +60,9 @@ struct loop *loop_new(void)
     struct loop *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
+    signal(
+        SIGPIPE,
+        SIG_IGN); /* h2o writes with writev: a peer that left is an error of that write, not of the process */
     l->h2o = h2o_evloop_create();
     l->now_ms = clock_mono_us() / 1000;
     l->tasks_tail = &l->tasks;
