@@ -1,5 +1,5 @@
-/* Groups for the VMs. Invariant: nothing outside our own group (named in the configuration, below the one that we were
- * started in) is ever written, except that v2 needs its controllers enabled on the way down. */
+/* Groups for the VMs. Invariant: nothing outside our own group (named in the configuration, below the one
+ * that we were started in) is ever written, except that v2 needs its controllers enabled on the way down. */
 #include "node/jailer/jailer.h"
 
 #include "lib/base/cleanup.h"
@@ -96,10 +96,11 @@ static bool setup_v2(const char *name)
 
     if (!find_mount(NULL, mount) || !find_own("", own))
         return false;
-    snprintf(path, sizeof path, "%s%s/cgroup.controllers", mount, own);
-    if (file_read(path, have, sizeof have) < 0 || !strstr(have, "memory") || !strstr(have, "cpu") || !strstr(have, "pids"))
+    snprintf(path, sizeof path, "%.120s%.120s/cgroup.controllers", mount, own);
+    if (file_read(path, have, sizeof have) < 0 || !strstr(have, "memory") || !strstr(have, "cpu") ||
+        !strstr(have, "pids"))
         return false;
-    snprintf(path, sizeof path, "%s%s", mount, own);
+    snprintf(path, sizeof path, "%.120s%.120s", mount, own);
     /* A jailer that is started again finds itself in the leaf that an earlier one made. */
     char *leaf = strstr(path, "/cube-daemons");
     if (leaf && !leaf[strlen("/cube-daemons")])
@@ -122,7 +123,8 @@ int cgroup_setup(const char *name, struct err *e)
         return 0;
     for (int i = 0; i < CONTROLLERS; i++) {
         if (!find_mount(controller_name[i], mount) || !find_own(controller_name[i], own))
-            return err_set(e, ERR_UNSUPPORTED, "no cgroup hierarchy with the controller %s", controller_name[i]);
+            return err_set(e, ERR_UNSUPPORTED, "no cgroup hierarchy with the controller %s",
+                           controller_name[i]);
         snprintf(base[i], sizeof base[i], "%.100s%.100s/%.40s", mount, own, name);
         if (mkdir(base[i], 0755) < 0 && errno != EEXIST)
             return err_sys(e, ERR_INTERNAL, "make cgroup %s", base[i]);
@@ -147,13 +149,20 @@ int cgroup_limit(const char *vm, const struct limits *l, struct err *e)
 {
     char v[64], quota[64];
 
-    snprintf(v, sizeof v, l->memory_bytes ? "%llu" : unified ? "max" : "-1", (unsigned long long)l->memory_bytes);
+    snprintf(v, sizeof v,
+             l->memory_bytes ? "%llu"
+             : unified       ? "max"
+                             : "-1",
+             (unsigned long long)l->memory_bytes);
     if (set(MEMORY, vm, unified ? "memory.max" : "memory.limit_in_bytes", v, e) < 0)
         return -1;
     snprintf(v, sizeof v, l->pids ? "%u" : "max", l->pids);
     if (set(PIDS, vm, "pids.max", v, e) < 0)
         return -1;
-    snprintf(quota, sizeof quota, l->cpu_milli ? "%llu" : unified ? "max" : "-1",
+    snprintf(quota, sizeof quota,
+             l->cpu_milli ? "%llu"
+             : unified    ? "max"
+                          : "-1",
              (unsigned long long)l->cpu_milli * PERIOD_US / 1000);
     if (unified) {
         snprintf(v, sizeof v, "%.40s %u", quota, PERIOD_US);
@@ -167,7 +176,7 @@ int cgroup_make(const char *vm, const struct limits *l, struct err *e)
     char path[400];
 
     for (unsigned i = 0; i < hierarchies(); i++) {
-        snprintf(path, sizeof path, "%s/%s", base[i], vm);
+        snprintf(path, sizeof path, "%.255s/%.40s", base[i], vm);
         if (mkdir(path, 0755) < 0 && errno != EEXIST)
             return err_sys(e, ERR_INTERNAL, "make cgroup %s", path);
     }
@@ -189,7 +198,8 @@ bool cgroup_oom(const char *vm)
 {
     char path[400], text[512];
 
-    snprintf(path, sizeof path, "%s/%s/%s", base[MEMORY], vm, unified ? "memory.events" : "memory.oom_control");
+    snprintf(path, sizeof path, "%s/%s/%s", base[MEMORY], vm,
+             unified ? "memory.events" : "memory.oom_control");
     if (file_read(path, text, sizeof text) < 0)
         return false;
     const char *p = strstr(text, "oom_kill ");
@@ -202,7 +212,7 @@ bool cgroup_drop(const char *vm)
     bool gone = true;
 
     for (unsigned i = 0; i < hierarchies(); i++) {
-        snprintf(path, sizeof path, "%s/%s", base[i], vm);
+        snprintf(path, sizeof path, "%.255s/%.40s", base[i], vm);
         if (rmdir(path) < 0 && errno != ENOENT)
             gone = false;
     }

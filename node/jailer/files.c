@@ -68,7 +68,8 @@ uint64_t process_start_time(pid_t pid)
     if (!p)
         return 0;
     /* Fields 3 to 21, then 22. */
-    if (sscanf(p + 1, " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &t) != 1)
+    if (sscanf(p + 1, " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+               &t) != 1)
         return 0;
     return p[2] == 'Z' || p[2] == 'X' ? 0 : t;
 }

@@ -1,5 +1,6 @@
-/* The jail: own user, mount, pid, net, ipc and uts namespaces, an empty root, no capabilities, no new privileges, resource
- * limits. What the VMM gets are three descriptors: its control socket, /dev/kvm and, until its guest runs, /proc. */
+/* The jail: own user, mount, pid, net, ipc and uts namespaces, an empty root, no capabilities, no new
+ * privileges, resource limits. What the VMM gets are three descriptors: its control socket, /dev/kvm and,
+ * until its guest runs, /proc. */
 #include "node/jailer/jailer.h"
 
 #include "lib/base/cleanup.h"
@@ -47,7 +48,11 @@ static void set_limits(const struct jail *j)
     const struct {
         int what;
         rlim_t value;
-    } r[] = {{RLIMIT_NOFILE, OPEN_FILES}, {RLIMIT_CORE, 0}, {RLIMIT_MEMLOCK, 0}, {RLIMIT_MSGQUEUE, 0}, {RLIMIT_SIGPENDING, 64},
+    } r[] = {{RLIMIT_NOFILE, OPEN_FILES},
+             {RLIMIT_CORE, 0},
+             {RLIMIT_MEMLOCK, 0},
+             {RLIMIT_MSGQUEUE, 0},
+             {RLIMIT_SIGPENDING, 64},
              {RLIMIT_FSIZE, j->limits.file_bytes ? j->limits.file_bytes : RLIM_INFINITY}};
 
     for (unsigned i = 0; i < sizeof r / sizeof r[0]; i++)
@@ -112,7 +117,8 @@ static void child_main(const struct jail *j, const struct child_fds *f)
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
     setsid();
-    sethostname("vm", 2);
+    if (sethostname("vm", 2) < 0)
+        die("set the host name");
     enter_empty_root(dir);
     set_limits(j);
     drop_privileges((uid_t)j->o->vm_uid_base + j->slot);
@@ -146,9 +152,10 @@ pid_t jail_start(const struct jail *j, int *pidfd, struct err *e)
     ready_r = pipe_fds[0];
     ready_w = pipe_fds[1];
     struct child_fds f = {j->listener, kvm, proc, vmm, j->log_fd, ready_r};
-    struct clone_args a = {.flags = CLONE_PIDFD | CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
-                                    CLONE_NEWUTS,
-                           .pidfd = (uintptr_t)pidfd, .exit_signal = SIGCHLD};
+    struct clone_args a = {.flags = CLONE_PIDFD | CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET |
+                                    CLONE_NEWIPC | CLONE_NEWUTS,
+                           .pidfd = (uintptr_t)pidfd,
+                           .exit_signal = SIGCHLD};
     pid_t pid = (pid_t)syscall(SYS_clone3, &a, sizeof a);
     if (pid < 0)
         return err_sys(e, ERR_CAPACITY, "make the namespaces of %s", j->name);
@@ -157,8 +164,8 @@ pid_t jail_start(const struct jail *j, int *pidfd, struct err *e)
         child_main(j, &f);
     }
     unsigned id = (unsigned)j->o->vm_uid_base + j->slot;
-    if (cgroup_enter(j->name, pid, e) < 0 || write_map(pid, "gid_map", id, e) < 0 || write_map(pid, "uid_map", id, e) < 0 ||
-        write(ready_w, "g", 1) != 1) {
+    if (cgroup_enter(j->name, pid, e) < 0 || write_map(pid, "gid_map", id, e) < 0 ||
+        write_map(pid, "uid_map", id, e) < 0 || write(ready_w, "g", 1) != 1) {
         if (e && !e->code)
             err_sys(e, ERR_INTERNAL, "start %s", j->name);
         syscall(SYS_pidfd_send_signal, *pidfd, SIGKILL, NULL, 0);

@@ -1,5 +1,6 @@
-/* cube-jailer: the small privileged process of a node. It makes jails and TAPs, starts cube-vmm in them, holds and reaps
- * the processes. It reads no user input: only small messages of cube-node, with names that it checks. */
+/* cube-jailer: the small privileged process of a node. It makes jails and TAPs, starts cube-vmm in them,
+ * holds and reaps the processes. It reads no user input: only small messages of cube-node, with names that it
+ * checks. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -13,14 +14,14 @@
 #define VMS_MAX 4096
 
 struct options {
-    char *run_dir;        /* /run/cube */
-    char *socket;         /* <run_dir>/jailer.sock */
-    char *vmm;            /* path of cube-vmm */
-    char *cgroup;         /* name of our group below the one that we were started in */
+    char *run_dir; /* /run/cube */
+    char *socket;  /* <run_dir>/jailer.sock */
+    char *vmm;     /* path of cube-vmm */
+    char *cgroup;  /* name of our group below the one that we were started in */
     char *log_level;
-    int64_t node_uid;     /* who may talk to us */
+    int64_t node_uid; /* who may talk to us */
     int64_t node_gid;
-    int64_t vm_uid_base;  /* VM in slot n runs as this + n, user and group */
+    int64_t vm_uid_base; /* VM in slot n runs as this + n, user and group */
 };
 
 struct limits {
@@ -31,7 +32,8 @@ struct limits {
 /** Whether `s` is [a-z0-9-]{1,max} and does not start with '-'. */
 bool name_ok(const char *s, size_t max);
 
-/* cgroup.c: groups of our own, in a unified (v2) or the old (v1) hierarchies, whichever has cpu, memory and pids. */
+/* cgroup.c: groups of our own, in a unified (v2) or the old (v1) hierarchies, whichever has cpu, memory and
+ * pids. */
 int cgroup_setup(const char *name, struct err *e);
 int cgroup_make(const char *vm, const struct limits *l, struct err *e);
 int cgroup_limit(const char *vm, const struct limits *l, struct err *e);
@@ -52,8 +54,8 @@ int tap_drop(const char *name, struct err *e);                    /* fine when t
 struct jail {
     const struct options *o;
     const char *name;
-    int listener;             /* the VM's control socket */
-    int log_fd;               /* where its messages go */
+    int listener; /* the VM's control socket */
+    int log_fd;   /* where its messages go */
     unsigned slot;
     unsigned memory_mib, vcpus;
     struct limits limits;
@@ -67,10 +69,10 @@ struct vm {
     pid_t pid;
     uint64_t start_time; /* field 22 of /proc/<pid>/stat: tells a reused pid */
     unsigned slot;
-    int pidfd;           /* -1: ended */
-    int log_fd;          /* read end of its messages; -1: none */
+    int pidfd;  /* -1: ended */
+    int log_fd; /* read end of its messages; -1: none */
     uint32_t log_bytes;
-    int32_t status;      /* wait status once ended; -1: not known (it ended while no jailer was there) */
+    int32_t status; /* wait status once ended; -1: not known (it ended while no jailer was there) */
     bool oom;
     struct vm *next;
 };
@@ -79,8 +81,8 @@ extern struct vm *vms;
 struct vm *vm_find(const char *name);
 struct vm *vm_find_pid(pid_t pid);
 /** Makes socket, group and process. */
-struct vm *vm_spawn(const struct options *o, const char *name, const struct limits *l, unsigned memory_mib, unsigned vcpus,
-                    struct err *e);
+struct vm *vm_spawn(const struct options *o, const char *name, const struct limits *l, unsigned memory_mib,
+                    unsigned vcpus, struct err *e);
 void vm_mark_ended(const struct options *o, struct vm *v, int32_t status);
 /** Removes everything of an ended VM, and `v`. */
 void vm_forget(const struct options *o, struct vm *v);
@@ -100,8 +102,8 @@ int serve(const struct options *o, struct err *e);
 int sweep(const struct options *o, struct err *e);
 
 /* Small file helpers (files.c). */
-int file_write(const char *path, const char *text);                /* one write to an existing (control) file; 0 or -1 */
-ssize_t file_read(const char *path, char *buf, size_t room);       /* NUL-terminated; -1 when it cannot */
+int file_write(const char *path, const char *text); /* one write to an existing (control) file; 0 or -1 */
+ssize_t file_read(const char *path, char *buf, size_t room);         /* NUL-terminated; -1 when it cannot */
 int file_replace(const char *path, const char *text, struct err *e); /* whole or not at all */
 int dir_make(const char *path, mode_t mode, uid_t uid, gid_t gid, struct err *e);
-uint64_t process_start_time(pid_t pid);                            /* 0: no such process */
+uint64_t process_start_time(pid_t pid); /* 0: no such process */

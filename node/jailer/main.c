@@ -1,4 +1,5 @@
-/* cube-jailer: reads its options, makes its directories and groups, adopts what an earlier one left, serves. */
+/* cube-jailer: reads its options, makes its directories and groups, adopts what an earlier one left, serves.
+ */
 #include "node/jailer/jailer.h"
 
 #include "lib/base/log.h"
@@ -21,27 +22,31 @@ static const struct config_key keys[] = {
     {"log_level", CONFIG_STR, AT(log_level), NULL, 0, 0, "debug, info, warn or error"},
     {"socket", CONFIG_STR, AT(socket), "${run_dir}/jailer.sock", 0, 0, "where cube-node asks"},
     {"vmm", CONFIG_STR, AT(vmm), "", 0, 0, "path of cube-vmm; empty: beside this program"},
-    {"cgroup", CONFIG_STR, AT(cgroup), "cube", 0, 0, "name of the group that holds all VMs, below our own group"},
+    {"cgroup", CONFIG_STR, AT(cgroup), "cube", 0, 0,
+     "name of the group that holds all VMs, below our own group"},
     {"node_uid", CONFIG_INT, AT(node_uid), "59002", 0, 4000000000, "user that may ask"},
     {"node_gid", CONFIG_INT, AT(node_gid), "59002", 0, 4000000000, "its group"},
-    {"vm_uid_base", CONFIG_INT, AT(vm_uid_base), "59100", 1, 4000000000, "VM n runs as user and group vm_uid_base + n"},
+    {"vm_uid_base", CONFIG_INT, AT(vm_uid_base), "59100", 1, 4000000000,
+     "VM n runs as user and group vm_uid_base + n"},
     {0}};
 
 static void usage(void)
 {
-    fputs("cube-jailer - starts, holds and reaps the VM processes of a node\n"
-          "\n"
-          "SYNOPSIS\n"
-          "  cube-jailer [--config FILE] [--sweep]\n"
-          "\n"
-          "Runs as root. Serves cube-node on a Unix socket. SIGTERM ends it and leaves the VMs; the next one adopts them.\n"
-          "\n"
-          "OPTIONS\n"
-          "  --config FILE   cube.yaml\n"
-          "  --sweep         end all VMs and remove everything that this or an earlier jailer made, then exit\n"
-          "  --help, --version\n"
-          "\n",
-          stdout);
+    fputs(
+        "cube-jailer - starts, holds and reaps the VM processes of a node\n"
+        "\n"
+        "SYNOPSIS\n"
+        "  cube-jailer [--config FILE] [--sweep]\n"
+        "\n"
+        "Runs as root. Serves cube-node on a Unix socket. SIGTERM ends it and leaves the VMs; the next one "
+        "adopts them.\n"
+        "\n"
+        "OPTIONS\n"
+        "  --config FILE   cube.yaml\n"
+        "  --sweep         end all VMs and remove everything that this or an earlier jailer made, then exit\n"
+        "  --help, --version\n"
+        "\n",
+        stdout);
     config_usage("jailer", keys);
 }
 
@@ -84,8 +89,11 @@ static int directories(const struct options *o, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option longopts[] = {
-        {"config", 1, NULL, 'c'}, {"sweep", 0, NULL, 's'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {0}};
+    static const struct option longopts[] = {{"config", 1, NULL, 'c'},
+                                             {"sweep", 0, NULL, 's'},
+                                             {"help", 0, NULL, 'h'},
+                                             {"version", 0, NULL, 'V'},
+                                             {0}};
     const char *config = NULL;
     enum log_level level = LOG_INFO;
     bool only_sweep = false;

@@ -1,5 +1,5 @@
-/* The jailer's loop: requests of cube-node, ends of VMs, messages of VMs. Invariant: every request gets one reply; a kill is
- * answered only after the process was reaped. */
+/* The jailer's loop: requests of cube-node, ends of VMs, messages of VMs. Invariant: every request gets one
+ * reply; a kill is answered only after the process was reaped. */
 #include "node/jailer/jailer.h"
 
 #include "lib/base/cleanup.h"
@@ -81,7 +81,8 @@ static void send_reply(int sock, const Reply *r, const int *fds, unsigned nfds)
         m.msg_control = anc.bytes;
         m.msg_controllen = CMSG_SPACE(sizeof(int) * nfds);
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int) * nfds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        *c = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof(int) * nfds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(c), fds, sizeof(int) * nfds);
     }
     if (sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
@@ -110,7 +111,8 @@ static int on_spawn(struct server *s, const Cube__Jailer__V1__Spawn *q, struct a
 
     if (!name_ok(q->name, NAME_MAX_LEN))
         return err_set(e, ERR_INVALID, "bad name");
-    struct vm *v = vm_spawn(s->o, q->name, &l, q->memory_mib ? q->memory_mib : 512, q->vcpus ? q->vcpus : 1, e);
+    struct vm *v =
+        vm_spawn(s->o, q->name, &l, q->memory_mib ? q->memory_mib : 512, q->vcpus ? q->vcpus : 1, e);
     if (!v)
         return -1;
     vm_socket_path(s->o, v->name, a->socket);
@@ -167,7 +169,7 @@ static int on_list(struct server *s, struct answer *a, struct err *e)
         n++;
     VmMessage *m = calloc(n + 1, sizeof *m);
     VmMessage **p = calloc(n + 1, sizeof *p);
-    char (*sockets)[108] = calloc(n + 1, sizeof *sockets);
+    char(*sockets)[108] = calloc(n + 1, sizeof *sockets);
     cube__jailer__v1__listed__init(&a->body.listed);
     a->body.listed.vms = p;
     if (!m || !p || !sockets) {
@@ -389,7 +391,8 @@ static void client_accept(struct server *s)
 
     if (fd < 0)
         return;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || (peer.uid != (uid_t)s->o->node_uid && peer.uid != 0)) {
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ||
+        (peer.uid != (uid_t)s->o->node_uid && peer.uid != 0)) {
         log_warn("connection of uid %d refused", (int)peer.uid);
         return;
     }

@@ -33,7 +33,8 @@ static int taps_drop(const struct options *o, struct err *e)
     snprintf(path, sizeof path, "%s/jailer/tap", o->run_dir);
     _cleanup_closedir_ DIR *d = opendir(path);
     for (struct dirent *x; d && (x = readdir(d));)
-        if (name_ok(x->d_name, TAP_NAME_MAX) && (tap_drop(x->d_name, e) < 0 || tap_record(o, x->d_name, false, e) < 0))
+        if (name_ok(x->d_name, TAP_NAME_MAX) &&
+            (tap_drop(x->d_name, e) < 0 || tap_record(o, x->d_name, false, e) < 0))
             return -1;
     return 0;
 }

@@ -63,7 +63,10 @@ int tap_drop(const char *name, struct err *e)
     struct {
         struct nlmsghdr h;
         struct ifinfomsg i;
-    } q = {.h = {.nlmsg_len = sizeof q, .nlmsg_type = RTM_DELLINK, .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK, .nlmsg_seq = 1}};
+    } q = {.h = {.nlmsg_len = sizeof q,
+                 .nlmsg_type = RTM_DELLINK,
+                 .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK,
+                 .nlmsg_seq = 1}};
     struct {
         struct nlmsghdr h;
         struct nlmsgerr err;
@@ -74,7 +77,8 @@ int tap_drop(const char *name, struct err *e)
     q.i.ifi_index = (int)if_nametoindex(name);
     if (q.i.ifi_index == 0)
         return 0;
-    if (s < 0 || send(s, &q, sizeof q, 0) < 0 || recv(s, &a, sizeof a, 0) < (ssize_t)(sizeof a.h + sizeof a.err))
+    if (s < 0 || send(s, &q, sizeof q, 0) < 0 ||
+        recv(s, &a, sizeof a, 0) < (ssize_t)(sizeof a.h + sizeof a.err))
         return err_sys(e, ERR_INTERNAL, "remove TAP %s", name);
     if (a.h.nlmsg_type == NLMSG_ERROR && a.err.error && a.err.error != -ENODEV) {
         errno = -a.err.error;

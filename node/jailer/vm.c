@@ -1,5 +1,6 @@
-/* The VMs of this node. Invariant: a VM's record is on disk before its process can run, and is removed only after its
- * process, group and socket are gone; so a jailer that is started again finds everything an earlier one made. */
+/* The VMs of this node. Invariant: a VM's record is on disk before its process can run, and is removed only
+ * after its process, group and socket are gone; so a jailer that is started again finds everything an earlier
+ * one made. */
 #include "node/jailer/jailer.h"
 
 #include "lib/base/cleanup.h"
@@ -38,7 +39,7 @@ struct vm *vm_find_pid(pid_t pid)
 
 static void record_path(const struct options *o, const char *name, const char *file, char out[256])
 {
-    snprintf(out, 256, "%s/jailer/vm/%s%s%s", o->run_dir, name, *file ? "/" : "", file);
+    snprintf(out, 256, "%.60s/jailer/vm/%.40s%s%.20s", o->run_dir, name, *file ? "/" : "", file);
 }
 
 void vm_socket_path(const struct options *o, const char *name, char out[108])
@@ -81,8 +82,8 @@ static int record_write(const struct options *o, const struct vm *v, struct err 
     return file_replace(path, text, e);
 }
 
-static int start(const struct options *o, struct vm *v, const struct limits *l, unsigned memory_mib, unsigned vcpus,
-                 struct err *e)
+static int start(const struct options *o, struct vm *v, const struct limits *l, unsigned memory_mib,
+                 unsigned vcpus, struct err *e)
 {
     _cleanup_close_ int listener = socket_make(o, v->name, e);
     _cleanup_close_ int log_r = -1, log_w = -1;
@@ -90,14 +91,21 @@ static int start(const struct options *o, struct vm *v, const struct limits *l, 
     int p[2];
 
     record_path(o, v->name, "", path);
-    if (listener < 0 || dir_make(path, 0755, 0, 0, e) < 0 || record_write(o, v, e) < 0 || cgroup_make(v->name, l, e) < 0)
+    if (listener < 0 || dir_make(path, 0755, 0, 0, e) < 0 || record_write(o, v, e) < 0 ||
+        cgroup_make(v->name, l, e) < 0)
         return -1;
     if (pipe2(p, O_CLOEXEC | O_NONBLOCK) < 0)
         return err_sys(e, ERR_CAPACITY, "pipe");
     log_r = p[0];
     log_w = p[1];
-    struct jail j = {.o = o, .name = v->name, .listener = listener, .log_fd = log_w, .slot = v->slot, .memory_mib = memory_mib,
-                     .vcpus = vcpus, .limits = *l};
+    struct jail j = {.o = o,
+                     .name = v->name,
+                     .listener = listener,
+                     .log_fd = log_w,
+                     .slot = v->slot,
+                     .memory_mib = memory_mib,
+                     .vcpus = vcpus,
+                     .limits = *l};
     v->pid = jail_start(&j, &v->pidfd, e);
     if (v->pid < 0) {
         v->pidfd = -1;
@@ -108,8 +116,8 @@ static int start(const struct options *o, struct vm *v, const struct limits *l, 
     return record_write(o, v, e);
 }
 
-struct vm *vm_spawn(const struct options *o, const char *name, const struct limits *l, unsigned memory_mib, unsigned vcpus,
-                    struct err *e)
+struct vm *vm_spawn(const struct options *o, const char *name, const struct limits *l, unsigned memory_mib,
+                    unsigned vcpus, struct err *e)
 {
     int slot = free_slot();
 
@@ -149,8 +157,9 @@ void vm_mark_ended(const struct options *o, struct vm *v, int32_t status)
     v->status = status;
     v->oom = cgroup_oom(v->name);
     record_path(o, v->name, "exit.json", path);
-    snprintf(text, sizeof text, "{\"pid\":%d,\"start_time\":%" PRIu64 ",\"status\":%d,\"oom\":%s,\"ended_ms\":%" PRId64 "}\n", v->pid,
-             v->start_time, status, v->oom ? "true" : "false", clock_realtime_ms());
+    snprintf(text, sizeof text,
+             "{\"pid\":%d,\"start_time\":%" PRIu64 ",\"status\":%d,\"oom\":%s,\"ended_ms\":%" PRId64 "}\n",
+             v->pid, v->start_time, status, v->oom ? "true" : "false", clock_realtime_ms());
     if (file_replace(path, text, &e) < 0)
         log_warn("%s: %s", v->name, e.msg);
 }
@@ -198,8 +207,8 @@ static void adopt(const struct options *o, const char *name)
     *v = (struct vm){.pidfd = -1, .log_fd = -1, .status = -1};
     strcpy(v->name, name);
     record_path(o, name, "record", path);
-    if (file_read(path, text, sizeof text) < 0 || sscanf(text, "1 %d %" SCNu64 " %u", &v->pid, &v->start_time, &v->slot) != 3 ||
-        v->slot >= VMS_MAX) {
+    if (file_read(path, text, sizeof text) < 0 ||
+        sscanf(text, "1 %d %" SCNu64 " %u", &v->pid, &v->start_time, &v->slot) != 3 || v->slot >= VMS_MAX) {
         v->pid = 0;
         v->slot = 0;
     }

@@ -1,5 +1,6 @@
-/* Free-page reporting. The guest lists ranges it does not use; their host pages are dropped. What they hold afterwards is
- * undefined (zeros, or what the snapshot had there), which is what the device promises without page poisoning. */
+/* Free-page reporting. The guest lists ranges it does not use; their host pages are dropped. What they hold
+ * afterwards is undefined (zeros, or what the snapshot had there), which is what the device promises without
+ * page poisoning. */
 #include "node/vmm/balloon.h"
 
 #include <linux/virtio_ids.h>
@@ -68,7 +69,8 @@ static void on_kick_reporting(struct watch *x, uint32_t events)
     on_kick((struct balloon *)((char *)x - offsetof(struct balloon, kick[2])), QUEUE_REPORTING);
 }
 
-static const struct virtio_ops balloon_ops = {.name = "balloon", .id = VIRTIO_ID_BALLOON, .run_queue = run_queue};
+static const struct virtio_ops balloon_ops = {
+    .name = "balloon", .id = VIRTIO_ID_BALLOON, .run_queue = run_queue};
 
 int balloon_init(struct balloon *b, const struct guest_mem *mem, struct worker *w, struct err *e)
 {

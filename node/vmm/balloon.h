@@ -1,4 +1,5 @@
-/* virtio-balloon (VIRTIO 1.2 §5.5), for free-page reporting only: what the guest does not use goes back to the host. */
+/* virtio-balloon (VIRTIO 1.2 §5.5), for free-page reporting only: what the guest does not use goes back to
+ * the host. */
 #pragma once
 
 #include "node/vmm/virtio.h"

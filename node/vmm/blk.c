@@ -1,5 +1,6 @@
-/* virtio-blk. Requests are served in order by the disk thread through the host's page cache. Invariant: a request touches
- * only sectors below the capacity and always gets a status byte, or the device asks for a reset. */
+/* virtio-blk. Requests are served in order by the disk thread through the host's page cache. Invariant: a
+ * request touches only sectors below the capacity and always gets a status byte, or the device asks for a
+ * reset. */
 #include "node/vmm/blk.h"
 
 #include "lib/base/clock.h"
@@ -84,7 +85,8 @@ static uint8_t do_get_id(struct blk *b, struct virtq_chain *c, uint32_t *written
     return VIRTIO_BLK_S_OK;
 }
 
-static uint8_t request_run(struct blk *b, struct virtq_chain *c, const struct virtio_blk_outhdr *h, uint32_t *written)
+static uint8_t request_run(struct blk *b, struct virtq_chain *c, const struct virtio_blk_outhdr *h,
+                           uint32_t *written)
 {
     bool writable = !virtio_has(&b->dev, VIRTIO_BLK_F_RO) && b->disk.fd >= 0;
 
@@ -105,7 +107,8 @@ static uint8_t request_run(struct blk *b, struct virtq_chain *c, const struct vi
     }
 }
 
-/* One request: header and data from the driver, data and a last byte of status to it. False: it has not that shape. */
+/* One request: header and data from the driver, data and a last byte of status to it. False: it has not that
+ * shape. */
 static bool request_serve(struct blk *b, struct virtq_chain *c)
 {
     struct virtio_blk_outhdr h;
@@ -206,11 +209,13 @@ int blk_init(struct blk *b, const struct guest_mem *mem, struct worker *w, struc
     return 0;
 }
 
-void blk_attach(struct blk *b, struct layer *disk, const char *serial, uint64_t bytes_per_s, uint64_t ops_per_s)
+void blk_attach(struct blk *b, struct layer *disk, const char *serial, uint64_t bytes_per_s,
+                uint64_t ops_per_s)
 {
     b->disk = *disk;
     *disk = (struct layer){.base_fd = -1, .fd = -1};
-    b->dev.features |= 1ull << VIRTIO_BLK_F_SEG_MAX | 1ull << VIRTIO_BLK_F_FLUSH | 1ull << VIRTIO_BLK_F_BLK_SIZE;
+    b->dev.features |=
+        1ull << VIRTIO_BLK_F_SEG_MAX | 1ull << VIRTIO_BLK_F_FLUSH | 1ull << VIRTIO_BLK_F_BLK_SIZE;
     if (b->disk.fd < 0)
         b->dev.features |= 1ull << VIRTIO_BLK_F_RO;
     else

@@ -22,6 +22,8 @@ struct blk {
 /** Registers of the device and its thread; the disk comes with `blk_attach`. */
 int blk_init(struct blk *b, const struct guest_mem *mem, struct worker *w, struct err *e);
 
-/** Puts a disk (opened by the caller, taken over) under the device before the guest starts. Rates of 0 are no limit. */
-void blk_attach(struct blk *b, struct layer *disk, const char *serial, uint64_t bytes_per_s, uint64_t ops_per_s);
+/** Puts a disk (opened by the caller, taken over) under the device before the guest starts. Rates of 0 are no
+ * limit. */
+void blk_attach(struct blk *b, struct layer *disk, const char *serial, uint64_t bytes_per_s,
+                uint64_t ops_per_s);
 void blk_free(struct blk *b);

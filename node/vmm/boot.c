@@ -1,5 +1,5 @@
-/* 64-bit Linux boot: the vmlinux into RAM, boot parameters, identity page tables, MP table, command line. The kernel file
- * comes from the node's store, but is checked like a stranger's. */
+/* 64-bit Linux boot: the vmlinux into RAM, boot parameters, identity page tables, MP table, command line. The
+ * kernel file comes from the node's store, but is checked like a stranger's. */
 #include "node/vmm/vm.h"
 
 #include "lib/base/cleanup.h"
@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Low memory, all below the kernel's own address of 16 MiB. 0x8000 is the mailbox of PVM-kind CPU starts. The top-level
- * page table needs bit 12 of its address clear: that bit is the mode on a PVM-kind host. */
+/* Low memory, all below the kernel's own address of 16 MiB. 0x8000 is the mailbox of PVM-kind CPU starts. The
+ * top-level page table needs bit 12 of its address clear: that bit is the mode on a PVM-kind host. */
 #define ADDR_BOOT_PARAMS 0x10000u
 #define ADDR_CMDLINE 0x20000u
 #define ADDR_PML4 0x30000u
@@ -52,7 +52,8 @@ static uint64_t notes_find_page(const uint8_t *p, size_t n)
 
         if (name > n || desc > n || sizeof h + name + desc > n)
             return 0;
-        if (h.n_type == NOTE_PVM_PAGE && h.n_namesz == 5 && h.n_descsz == 8 && !memcmp(p + sizeof h, "CUBE", 5)) {
+        if (h.n_type == NOTE_PVM_PAGE && h.n_namesz == 5 && h.n_descsz == 8 &&
+            !memcmp(p + sizeof h, "CUBE", 5)) {
             uint64_t page;
             memcpy(&page, p + sizeof h + name, 8);
             return page;
@@ -119,9 +120,11 @@ static int segments_load(struct vm *vm, int fd, uint64_t *entry, uint64_t *page,
 
     if (read_at(fd, &eh, sizeof eh, 0, e) < 0)
         return -1;
-    if (memcmp(eh.e_ident, ELFMAG, SELFMAG) || eh.e_ident[EI_CLASS] != ELFCLASS64 || eh.e_machine != EM_X86_64 ||
-        eh.e_phentsize != sizeof ph[0] || eh.e_phnum == 0 || eh.e_phnum > PHDRS_MAX)
-        return err_set(e, ERR_INVALID, "the kernel is no 64-bit x86 ELF file (a vmlinux is needed, no bzImage)");
+    if (memcmp(eh.e_ident, ELFMAG, SELFMAG) || eh.e_ident[EI_CLASS] != ELFCLASS64 ||
+        eh.e_machine != EM_X86_64 || eh.e_phentsize != sizeof ph[0] || eh.e_phnum == 0 ||
+        eh.e_phnum > PHDRS_MAX)
+        return err_set(e, ERR_INVALID,
+                       "the kernel is no 64-bit x86 ELF file (a vmlinux is needed, no bzImage)");
     if (read_at(fd, ph, eh.e_phnum * sizeof ph[0], eh.e_phoff, e) < 0)
         return -1;
     for (unsigned i = 0; i < eh.e_phnum; i++) {
@@ -162,7 +165,8 @@ static uint8_t checksum(const void *p, size_t n)
     return (uint8_t)-sum;
 }
 
-/* Intel MultiProcessor Specification 1.4 §4: floating pointer, header, CPUs, one ISA bus, one IOAPIC, edge interrupts. */
+/* Intel MultiProcessor Specification 1.4 §4: floating pointer, header, CPUs, one ISA bus, one IOAPIC, edge
+ * interrupts. */
 static void mp_table(struct vm *vm)
 {
     uint8_t *at = mem_at(&vm->mem, ADDR_MP_TABLE, 1024), *head = at + 16, *p = head + 44;
@@ -183,9 +187,10 @@ static void mp_table(struct vm *vm)
     p += 8;
     entries += 2;
     for (uint8_t i = 0; i < 24; i++, p += 8, entries++)
-        memcpy(p, (uint8_t[]){3, 0, 5, 0, 0, i, ioapic, i}, 8); /* INT, active high, edge: ISA irq i → pin i */
-    memcpy(p, (uint8_t[]){4, 3, 0, 0, 0, 0, 0xff, 0}, 8);       /* LINT0: the 8259 */
-    memcpy(p + 8, (uint8_t[]){4, 1, 0, 0, 0, 0, 0xff, 1}, 8);   /* LINT1: NMI */
+        memcpy(p, (uint8_t[]){3, 0, 5, 0, 0, i, ioapic, i},
+               8);                                        /* INT, active high, edge: ISA irq i → pin i */
+    memcpy(p, (uint8_t[]){4, 3, 0, 0, 0, 0, 0xff, 0}, 8); /* LINT0: the 8259 */
+    memcpy(p + 8, (uint8_t[]){4, 1, 0, 0, 0, 0, 0xff, 1}, 8); /* LINT1: NMI */
     p += 16;
     entries += 2;
 
@@ -207,12 +212,14 @@ static void mp_table(struct vm *vm)
 static int command_line(struct vm *vm, const char *extra, struct err *e)
 {
     char *to = mem_at(&vm->mem, ADDR_CMDLINE, CMDLINE_MAX);
-    int n = snprintf(to, CMDLINE_MAX, "console=ttyS0 quiet panic=-1 reboot=%s", vm->kind == KVM_PVM ? "k" : "t");
+    int n =
+        snprintf(to, CMDLINE_MAX, "console=ttyS0 quiet panic=-1 reboot=%s", vm->kind == KVM_PVM ? "k" : "t");
 
     if (vm->kind == KVM_PVM)
-        n += snprintf(to + n, CMDLINE_MAX - (size_t)n,
-                      " pti=on nokaslr clearcpuid=xsaves,xsavec,smap,smep,pcid,invpcid,umip,pku no-kvmapf no-steal-acc"
-                      " clocksource=kvm-clock random.trust_cpu=1");
+        n += snprintf(
+            to + n, CMDLINE_MAX - (size_t)n,
+            " pti=on nokaslr clearcpuid=xsaves,xsavec,smap,smep,pcid,invpcid,umip,pku no-kvmapf no-steal-acc"
+            " clocksource=kvm-clock random.trust_cpu=1");
     for (unsigned s = 0; s < VM_SLOTS; s++)
         if (vm->present[s])
             n += snprintf(to + n, CMDLINE_MAX - (size_t)n, " virtio_mmio.device=4K@0x%llx:%u",
@@ -251,7 +258,8 @@ int vm_load_kernel(struct vm *vm, int kernel_fd, const char *cmdline, struct err
     if (segments_load(vm, kernel_fd, &entry, &page, e) < 0)
         return -1;
     if (vm->kind == KVM_PVM && (!page || (page & (MEM_PAGE - 1)) || !mem_at(&vm->mem, page, MEM_PAGE)))
-        return err_set(e, ERR_INVALID, "this host's KVM is of the PVM kind, and the kernel is not built for it");
+        return err_set(e, ERR_INVALID,
+                       "this host's KVM is of the PVM kind, and the kernel is not built for it");
     page_tables(vm);
     mp_table(vm);
     boot_params(vm);

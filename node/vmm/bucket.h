@@ -4,7 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** `rate` units per second with a burst of one tenth of a second (at least `burst_min`); rate 0 = no limit. */
+/** `rate` units per second with a burst of one tenth of a second (at least `burst_min`); rate 0 = no limit.
+ */
 struct bucket {
     uint64_t rate, burst;
     int64_t tokens; /* may go below zero by one request, which is then paid off */

@@ -1,5 +1,5 @@
-/* The control loop: the process's main thread. Invariant: one request at a time, each gets exactly one reply; descriptors
- * that a request brought and nobody took are closed before the next one. */
+/* The control loop: the process's main thread. Invariant: one request at a time, each gets exactly one reply;
+ * descriptors that a request brought and nobody took are closed before the next one. */
 #include "node/vmm/control.h"
 
 #include "lib/base/log.h"
@@ -39,7 +39,8 @@ static ssize_t receive(int sock, uint8_t *data, size_t room, struct control_fds 
         char bytes[CMSG_SPACE(sizeof(int) * CONTROL_FDS_MAX)];
     } anc;
     struct iovec iov = {data, room};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = anc.bytes, .msg_controllen = sizeof anc.bytes};
+    struct msghdr m = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = anc.bytes, .msg_controllen = sizeof anc.bytes};
 
     fds->n = 0;
     ssize_t n = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
@@ -95,8 +96,8 @@ static void hello_fill(struct vm *vm, Cube__Vmm__V1__HelloReply *h)
 struct control {
     struct vm *vm;
     int listen_fd, client;
-    bool greeted;  /* the client said hello */
-    bool quit;     /* after this reply the process ends */
+    bool greeted; /* the client said hello */
+    bool quit;    /* after this reply the process ends */
     int status;
 };
 
@@ -105,7 +106,8 @@ static int require(struct vm *vm, bool booted, struct err *e)
     if (vm->end != VM_ALIVE)
         return err_set(e, ERR_CONFLICT, "the guest has ended");
     if (vm->booted != booted)
-        return err_set(e, ERR_CONFLICT, booted ? "no guest is in this process yet" : "a guest is in this process already");
+        return err_set(e, ERR_CONFLICT,
+                       booted ? "no guest is in this process yet" : "a guest is in this process already");
     return 0;
 }
 
@@ -117,14 +119,16 @@ union bodies {
     Cube__Vmm__V1__Stats stats;
 };
 
-static int start_guest(struct control *c, const Request *q, struct control_fds *fds, Reply *r, union bodies *b, struct err *e)
+static int start_guest(struct control *c, const Request *q, struct control_fds *fds, Reply *r,
+                       union bodies *b, struct err *e)
 {
     bool boot = q->op_case == CUBE__VMM__V1__REQUEST__OP_BOOT;
 
     if (require(c->vm, false, e) < 0)
         return -1;
     cube__vmm__v1__started__init(&b->started);
-    int rc = boot ? op_boot(c->vm, q->boot, fds, &b->started, e) : op_restore(c->vm, q->restore, fds, &b->started, e);
+    int rc = boot ? op_boot(c->vm, q->boot, fds, &b->started, e)
+                  : op_restore(c->vm, q->restore, fds, &b->started, e);
     if (rc < 0) { /* half made: not to be used again */
         c->quit = true;
         c->status = VM_END_ERROR;
@@ -135,7 +139,8 @@ static int start_guest(struct control *c, const Request *q, struct control_fds *
     return 0;
 }
 
-static int dispatch(struct control *c, const Request *q, struct control_fds *fds, Reply *r, union bodies *b, struct err *e)
+static int dispatch(struct control *c, const Request *q, struct control_fds *fds, Reply *r, union bodies *b,
+                    struct err *e)
 {
     struct vm *vm = c->vm;
 

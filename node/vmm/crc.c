@@ -1,4 +1,5 @@
-/* CRC-32C with the processor's instruction where it has one, else bit by bit (state files are some 10 KiB). */
+/* CRC-32C with the processor's instruction where it has one, else bit by bit (state files are some 10 KiB).
+ */
 #include "node/vmm/crc.h"
 
 #include <string.h>

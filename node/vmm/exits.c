@@ -1,4 +1,5 @@
-/* Port and MMIO accesses of the guest. Unknown addresses read as all ones and ignore writes, as on a bus without a card. */
+/* Port and MMIO accesses of the guest. Unknown addresses read as all ones and ignore writes, as on a bus
+ * without a card. */
 #include "node/vmm/vm.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* The copy-on-write layer. Invariant: the bitmap in the file never names a chunk whose data was not written before; it may
- * lag behind memory until the next flush, which is what a disk with a volatile cache may do. */
+/* The copy-on-write layer. Invariant: the bitmap in the file never names a chunk whose data was not written
+ * before; it may lag behind memory until the next flush, which is what a disk with a volatile cache may do.
+ */
 #include "node/vmm/layer.h"
 
 #include "node/vmm/crc.h"
@@ -89,9 +90,13 @@ static uint32_t header_crc(const struct layer_header *h)
 
 static int layer_create(struct layer *l, const char *parent, struct err *e)
 {
-    struct layer_header h = {.magic = LAYER_MAGIC, .version = LAYER_VERSION, .chunk_shift = LAYER_CHUNK_SHIFT,
-                             .disk_bytes = l->disk_bytes, .bitmap_off = l->bitmap_off,
-                             .bitmap_bytes = (l->nchunks + 7) / 8, .data_off = l->data_off};
+    struct layer_header h = {.magic = LAYER_MAGIC,
+                             .version = LAYER_VERSION,
+                             .chunk_shift = LAYER_CHUNK_SHIFT,
+                             .disk_bytes = l->disk_bytes,
+                             .bitmap_off = l->bitmap_off,
+                             .bitmap_bytes = (l->nchunks + 7) / 8,
+                             .data_off = l->data_off};
 
     snprintf(h.parent, sizeof h.parent, "%s", parent);
     h.crc = header_crc(&h);
@@ -143,7 +148,8 @@ static int layer_attach(struct layer *l, const char *parent, struct err *e)
     return 0;
 }
 
-int layer_open(struct layer *l, int base_fd, int layer_fd, uint64_t disk_bytes, const char *parent, struct err *e)
+int layer_open(struct layer *l, int base_fd, int layer_fd, uint64_t disk_bytes, const char *parent,
+               struct err *e)
 {
     struct stat st;
 
@@ -153,9 +159,10 @@ int layer_open(struct layer *l, int base_fd, int layer_fd, uint64_t disk_bytes, 
     l->base_bytes = (uint64_t)st.st_size;
     if (disk_bytes == 0)
         l->disk_bytes = disk_bytes = l->base_bytes & ~511ull;
-    if (disk_bytes < 512 || disk_bytes % 512 || disk_bytes > LAYER_DISK_MAX || disk_bytes + 511 < l->base_bytes)
-        return err_set(e, ERR_INVALID, "disk of %llu bytes over a base of %llu", (unsigned long long)disk_bytes,
-                       (unsigned long long)l->base_bytes);
+    if (disk_bytes < 512 || disk_bytes % 512 || disk_bytes > LAYER_DISK_MAX ||
+        disk_bytes + 511 < l->base_bytes)
+        return err_set(e, ERR_INVALID, "disk of %llu bytes over a base of %llu",
+                       (unsigned long long)disk_bytes, (unsigned long long)l->base_bytes);
     l->nchunks = (disk_bytes + LAYER_CHUNK - 1) >> LAYER_CHUNK_SHIFT;
     return layer_fd < 0 ? 0 : layer_attach(l, parent ? parent : "", e);
 }
@@ -257,7 +264,8 @@ static int chunks_punch(struct layer *l, uint64_t off, uint64_t len, bool zero)
 
         if (!present && (!zero || o >= l->base_bytes))
             continue;
-        if (present && fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(l->data_off + o), LAYER_CHUNK) < 0)
+        if (present && fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(l->data_off + o),
+                                 LAYER_CHUNK) < 0)
             return -errno;
         l->unsynced = true;
         chunk_mark(l, c);

@@ -1,5 +1,5 @@
-/* cube-vmm: one process, one virtual machine. Everything it may touch comes as a descriptor, from its parent at the start
- * or from the node over the control socket; it opens no path. */
+/* cube-vmm: one process, one virtual machine. Everything it may touch comes as a descriptor, from its parent
+ * at the start or from the node over the control socket; it opens no path. */
 #include "node/vmm/control.h"
 
 #include "lib/base/log.h"
@@ -18,20 +18,23 @@ static const char usage[] =
     "SYNOPSIS\n"
     "  cube-vmm [--control-fd N] [--kvm-fd N] [--proc-fd N] [--memory-mib N] [--vcpus N] [--no-seccomp]\n"
     "\n"
-    "Started by cube-jailer, in a jail without files, network and privileges. It prepares a KVM virtual machine of the\n"
+    "Started by cube-jailer, in a jail without files, network and privileges. It prepares a KVM virtual "
+    "machine of the\n"
     "given size and waits on the control socket for Boot or Restore (proto/vmm.proto).\n"
     "\n"
     "OPTIONS\n"
     "  --control-fd N   listening SEQPACKET Unix socket (default 3)\n"
     "  --kvm-fd N       open /dev/kvm (default 4)\n"
     "  --proc-fd N      open directory /proc; used before a guest runs, then closed (default 5)\n"
-    "  --memory-mib N   memory to prepare for (default 512); a guest of another size costs some milliseconds more\n"
+    "  --memory-mib N   memory to prepare for (default 512); a guest of another size costs some milliseconds "
+    "more\n"
     "  --vcpus N        vCPUs to prepare for (default 1)\n"
     "  --no-seccomp     no system call filters: for debugging and sanitizers only\n"
     "  --version        print the version\n"
     "\n"
     "EXIT STATUS\n"
-    "  0 asked to end by the node; 10 the guest reset or powered off; 11 it crashed; 12 error of KVM or of the VMM\n";
+    "  0 asked to end by the node; 10 the guest reset or powered off; 11 it crashed; 12 error of KVM or of "
+    "the VMM\n";
 
 static long number(const char *s, long min, long max, const char *what)
 {
@@ -54,9 +57,11 @@ struct options {
 static struct options parse(int argc, char **argv)
 {
     static const struct option longopts[] = {
-        {"control-fd", 1, NULL, 'c'}, {"kvm-fd", 1, NULL, 'k'}, {"proc-fd", 1, NULL, 'p'}, {"memory-mib", 1, NULL, 'm'},
-        {"vcpus", 1, NULL, 'v'}, {"no-seccomp", 0, NULL, 's'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {0}};
-    struct options o = {.control_fd = 3, .kvm_fd = 4, .proc_fd = 5, .memory_mib = 512, .vcpus = 1, .seccomp = true};
+        {"control-fd", 1, NULL, 'c'}, {"kvm-fd", 1, NULL, 'k'},  {"proc-fd", 1, NULL, 'p'},
+        {"memory-mib", 1, NULL, 'm'}, {"vcpus", 1, NULL, 'v'},   {"no-seccomp", 0, NULL, 's'},
+        {"help", 0, NULL, 'h'},       {"version", 0, NULL, 'V'}, {0}};
+    struct options o = {
+        .control_fd = 3, .kvm_fd = 4, .proc_fd = 5, .memory_mib = 512, .vcpus = 1, .seccomp = true};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longopts, NULL)) >= 0) {
@@ -99,10 +104,11 @@ int main(int argc, char **argv)
     struct err e = {0};
 
     mallopt(M_ARENA_MAX, 1); /* threads allocate rarely; arenas of their own would cost memory per sandbox */
-    tzset(); /* reads a file at its first call, which the filters would not allow later */
+    tzset();                 /* reads a file at its first call, which the filters would not allow later */
     log_init("cube-vmm", LOG_INFO);
     jail_enable(o.seccomp);
-    if (vm_prepare(&vm, o.kvm_fd, o.proc_fd, o.memory_mib, o.vcpus, &e) < 0 || vm_start_threads(&vm, &e) < 0) {
+    if (vm_prepare(&vm, o.kvm_fd, o.proc_fd, o.memory_mib, o.vcpus, &e) < 0 ||
+        vm_start_threads(&vm, &e) < 0) {
         log_line(LOG_ERROR, &(struct log_about){.err = &e}, "start: %s", e.msg);
         return VM_END_ERROR;
     }

@@ -1,5 +1,6 @@
-/* Owns the mapping of guest RAM. The host address never moves once a memory slot points at it: files are mapped over the
- * reservation with MAP_FIXED, so that KVM's slot (made in advance by a waiting process) stays valid. */
+/* Owns the mapping of guest RAM. The host address never moves once a memory slot points at it: files are
+ * mapped over the reservation with MAP_FIXED, so that KVM's slot (made in advance by a waiting process) stays
+ * valid. */
 #include "node/vmm/mem.h"
 
 #include <sys/mman.h>
@@ -31,8 +32,8 @@ int mem_map_file(struct guest_mem *m, int fd, bool shared, struct err *e)
     if (fstat(fd, &st) < 0)
         return err_sys(e, ERR_INTERNAL, "stat of the memory file");
     if ((uint64_t)st.st_size != m->size)
-        return err_set(e, ERR_INVALID, "memory file of %lld bytes for a guest of %llu bytes", (long long)st.st_size,
-                       (unsigned long long)m->size);
+        return err_set(e, ERR_INVALID, "memory file of %lld bytes for a guest of %llu bytes",
+                       (long long)st.st_size, (unsigned long long)m->size);
     void *p = mmap(m->base, m->size, PROT_READ | PROT_WRITE,
                    MAP_FIXED | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE), fd, 0);
     if (p == MAP_FAILED)

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 #define MEM_PAGE 4096ull
-/** Guest-physical layout (device layout version 1): RAM up to 3 GiB, devices below 4 GiB, the rest of RAM from 4 GiB on. */
+/** Guest-physical layout (device layout version 1): RAM up to 3 GiB, devices below 4 GiB, the rest of RAM
+ * from 4 GiB on. */
 #define MEM_LOW_MAX (3ull << 30)
 #define MEM_HIGH_START (4ull << 30)
 #define MEM_MAX_MIB (64u * 1024)
@@ -21,11 +22,12 @@ struct guest_mem {
 int mem_reserve(struct guest_mem *m, uint32_t mib, struct err *e);
 void mem_release(struct guest_mem *m);
 
-/** Puts a file under the whole range: MAP_SHARED when the guest's writes must reach the file, else MAP_PRIVATE. */
+/** Puts a file under the whole range: MAP_SHARED when the guest's writes must reach the file, else
+ * MAP_PRIVATE. */
 int mem_map_file(struct guest_mem *m, int fd, bool shared, struct err *e);
 
-/** Host address of `len` bytes at guest-physical `gpa`, or NULL when any of them is not RAM or they straddle the gap.
- *  `gpa` and `len` come from the guest and may be anything. */
+/** Host address of `len` bytes at guest-physical `gpa`, or NULL when any of them is not RAM or they straddle
+ * the gap. `gpa` and `len` come from the guest and may be anything. */
 static inline void *mem_at(const struct guest_mem *m, uint64_t gpa, uint64_t len)
 {
     uint64_t low = m->size < MEM_LOW_MAX ? m->size : MEM_LOW_MAX;

@@ -1,5 +1,5 @@
-/* Reading, writing and merging of delta files and working sets. Invariant: a table that was read is sorted and without
- * overlaps, so those who use it need check nothing. */
+/* Reading, writing and merging of delta files and working sets. Invariant: a table that was read is sorted
+ * and without overlaps, so those who use it need check nothing. */
 #include "node/vmm/memfile.h"
 
 #include "lib/base/cleanup.h"
@@ -77,11 +77,12 @@ static int read_at(int fd, void *p, uint64_t n, uint64_t off)
     return 0;
 }
 
-int64_t memfile_write_table(int fd, bool working_set, uint64_t memory_bytes, const struct mem_extents *x, struct err *e)
+int64_t memfile_write_table(int fd, bool working_set, uint64_t memory_bytes, const struct mem_extents *x,
+                            struct err *e)
 {
     uint64_t table = x->n * sizeof x->v[0];
-    struct memfile_header h = {.version = MEMFILE_VERSION, .page = MEMFILE_PAGE, .memory_bytes = memory_bytes,
-                               .nextents = x->n};
+    struct memfile_header h = {
+        .version = MEMFILE_VERSION, .page = MEMFILE_PAGE, .memory_bytes = memory_bytes, .nextents = x->n};
 
     memcpy(h.magic, magic_of(working_set), 8);
     if (!working_set)
@@ -93,8 +94,8 @@ int64_t memfile_write_table(int fd, bool working_set, uint64_t memory_bytes, con
     return (int64_t)h.data_off;
 }
 
-static int table_check(const struct memfile_header *h, const struct mem_extents *x, bool working_set, uint64_t file_bytes,
-                       struct err *e)
+static int table_check(const struct memfile_header *h, const struct mem_extents *x, bool working_set,
+                       uint64_t file_bytes, struct err *e)
 {
     uint64_t end = 0, pages = 0;
 
@@ -114,20 +115,22 @@ static int table_check(const struct memfile_header *h, const struct mem_extents 
     return 0;
 }
 
-int memfile_read_table(int fd, bool working_set, uint64_t memory_bytes, struct mem_extents *x, uint64_t *data_off,
-                       struct err *e)
+int memfile_read_table(int fd, bool working_set, uint64_t memory_bytes, struct mem_extents *x,
+                       uint64_t *data_off, struct err *e)
 {
     struct memfile_header h;
     struct stat st;
 
     if (fstat(fd, &st) < 0 || read_at(fd, &h, sizeof h, 0) < 0)
         return err_set(e, ERR_INVALID, "memory file: cannot be read, or is truncated");
-    if (memcmp(h.magic, magic_of(working_set), 8) || h.crc != crc32c(0, &h, offsetof(struct memfile_header, crc)))
+    if (memcmp(h.magic, magic_of(working_set), 8) ||
+        h.crc != crc32c(0, &h, offsetof(struct memfile_header, crc)))
         return err_set(e, ERR_INVALID, "memory file: the header is damaged");
     if (h.version != MEMFILE_VERSION || h.page != MEMFILE_PAGE)
         return err_set(e, ERR_INVALID, "memory file: version %u is not supported", h.version);
     if (h.memory_bytes != memory_bytes)
-        return err_set(e, ERR_INVALID, "memory file: of a guest with %llu bytes", (unsigned long long)h.memory_bytes);
+        return err_set(e, ERR_INVALID, "memory file: of a guest with %llu bytes",
+                       (unsigned long long)h.memory_bytes);
     if (h.nextents > MEMFILE_EXTENTS_MAX)
         return err_set(e, ERR_INVALID, "memory file: %llu extents", (unsigned long long)h.nextents);
     uint64_t table = h.nextents * sizeof x->v[0];
@@ -174,7 +177,8 @@ static bool view_find(struct layer_view *v, uint64_t off, uint64_t *file_off, ui
 
 /* Calls `visit` for each run of pages, with the newest delta that has it. */
 static int runs_visit(struct layer_view *v, unsigned n, uint64_t bytes,
-                      int (*visit)(void *data, unsigned which, uint64_t file_off, uint64_t off, uint64_t len), void *data)
+                      int (*visit)(void *data, unsigned which, uint64_t file_off, uint64_t off, uint64_t len),
+                      void *data)
 {
     for (unsigned i = 0; i < n; i++)
         v[i].at = v[i].seen = 0;
@@ -221,7 +225,8 @@ static int merge_copy(void *data, unsigned which, uint64_t file_off, uint64_t of
 
     while (len) {
         uint64_t part = len < MERGE_COPY ? len : MERGE_COPY;
-        if (read_at(m->fds[which], m->copy, part, file_off) < 0 || write_at(m->out, m->copy, part, m->pos) < 0)
+        if (read_at(m->fds[which], m->copy, part, file_off) < 0 ||
+            write_at(m->out, m->copy, part, m->pos) < 0)
             return -1;
         m->pos += part;
         file_off += part;
@@ -239,7 +244,8 @@ int memfile_merge(const int *fds, unsigned n, uint64_t memory_bytes, int out_fd,
     if (n == 0 || n > sizeof v / sizeof v[0])
         return err_set(e, ERR_INVALID, "merge of %u memory files", n);
     unsigned opened = 0;
-    while (opened < n && memfile_read_table(fds[opened], false, memory_bytes, &v[opened].x, &v[opened].data_off, e) == 0)
+    while (opened < n &&
+           memfile_read_table(fds[opened], false, memory_bytes, &v[opened].x, &v[opened].data_off, e) == 0)
         opened++;
     m.copy = malloc(MERGE_COPY);
     if (opened == n && m.copy) {

@@ -1,5 +1,6 @@
-/* virtio-net. Frames go between the rings and the TAP without a copy of ours. Invariant: one read of the TAP has room for
- * the largest segment the offloads allow, so no frame is cut; one turn moves a bounded number of frames. */
+/* virtio-net. Frames go between the rings and the TAP without a copy of ours. Invariant: one read of the TAP
+ * has room for the largest segment the offloads allow, so no frame is cut; one turn moves a bounded number of
+ * frames. */
 #include "node/vmm/net.h"
 
 #include "lib/base/clock.h"
@@ -19,7 +20,8 @@
 #define Q_TX 1
 #define HDR_BYTES sizeof(struct virtio_net_hdr_mrg_rxbuf)
 #define FRAME_MAX (65536u + 14 + HDR_BYTES)
-#define CHAINS_MAX 64 /* buffers gathered for one frame; Linux gives some of 1.5 KiB, and 43 of those hold 64 KiB */
+#define CHAINS_MAX                                                                                           \
+    64 /* buffers gathered for one frame; Linux gives some of 1.5 KiB, and 43 of those hold 64 KiB */
 #define TURN_FRAMES 64
 
 static void kick_self(struct net *n, unsigned qi)
@@ -102,7 +104,8 @@ static bool buffers_gather(struct net *n, struct gathered *g)
     g->bytes = 0;
     while (g->bytes < FRAME_MAX && g->nchains < CHAINS_MAX) {
         int rc = virtq_pop(q, &c);
-        if (rc < 0 || (rc > 0 && (c.in_len < HDR_BYTES || (g->nchains == 0 && virtq_in(&c)[0].iov_len < HDR_BYTES)))) {
+        if (rc < 0 ||
+            (rc > 0 && (c.in_len < HDR_BYTES || (g->nchains == 0 && virtq_in(&c)[0].iov_len < HDR_BYTES)))) {
             virtio_needs_reset(&n->dev);
             return false;
         }
@@ -119,7 +122,8 @@ static bool buffers_gather(struct net *n, struct gathered *g)
         if (!mergeable)
             break;
     }
-    /* Without large receive offload a frame fits a full-size buffer; else wait until a whole segment has room. */
+    /* Without large receive offload a frame fits a full-size buffer; else wait until a whole segment has
+     * room. */
     bool large = virtio_has(&n->dev, VIRTIO_NET_F_GUEST_TSO4) || virtio_has(&n->dev, VIRTIO_NET_F_GUEST_TSO6);
     if (g->nchains == CHAINS_MAX || (g->nchains && g->bytes >= (large && mergeable ? FRAME_MAX : 1526u)))
         return true;
@@ -140,7 +144,8 @@ static void buffers_return(struct net *n, struct gathered *g, uint32_t len)
         len -= part;
         used++;
     }
-    memcpy((uint8_t *)h + offsetof(struct virtio_net_hdr_mrg_rxbuf, num_buffers), &(uint16_t){(uint16_t)used}, 2);
+    memcpy((uint8_t *)h + offsetof(struct virtio_net_hdr_mrg_rxbuf, num_buffers), &(uint16_t){(uint16_t)used},
+           2);
     virtq_unpop(q, g->nchains - used);
     virtq_publish(q, used);
 }
@@ -242,8 +247,9 @@ static const struct virtio_ops net_ops = {.name = "net", .id = VIRTIO_ID_NET, .r
 int net_init(struct net *n, const struct guest_mem *mem, struct worker *w, struct err *e)
 {
     uint64_t f = 1ull << VIRTIO_NET_F_MAC | 1ull << VIRTIO_NET_F_MTU | 1ull << VIRTIO_NET_F_MRG_RXBUF |
-                 1ull << VIRTIO_NET_F_CSUM | 1ull << VIRTIO_NET_F_GUEST_CSUM | 1ull << VIRTIO_NET_F_HOST_TSO4 |
-                 1ull << VIRTIO_NET_F_HOST_TSO6 | 1ull << VIRTIO_NET_F_GUEST_TSO4 | 1ull << VIRTIO_NET_F_GUEST_TSO6;
+                 1ull << VIRTIO_NET_F_CSUM | 1ull << VIRTIO_NET_F_GUEST_CSUM |
+                 1ull << VIRTIO_NET_F_HOST_TSO4 | 1ull << VIRTIO_NET_F_HOST_TSO6 |
+                 1ull << VIRTIO_NET_F_GUEST_TSO4 | 1ull << VIRTIO_NET_F_GUEST_TSO6;
 
     memset(n, 0, sizeof *n);
     n->worker = w;
@@ -256,8 +262,8 @@ int net_init(struct net *n, const struct guest_mem *mem, struct worker *w, struc
     n->kick[0] = (struct watch){n->dev.kick_fd[0], on_kick_rx};
     n->kick[1] = (struct watch){n->dev.kick_fd[1], on_kick_tx};
     n->timer = (struct watch){timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), on_timer};
-    if (n->timer.fd < 0 || worker_watch(w, &n->kick[0], EPOLLIN) < 0 || worker_watch(w, &n->kick[1], EPOLLIN) < 0 ||
-        worker_watch(w, &n->timer, EPOLLIN) < 0)
+    if (n->timer.fd < 0 || worker_watch(w, &n->kick[0], EPOLLIN) < 0 ||
+        worker_watch(w, &n->kick[1], EPOLLIN) < 0 || worker_watch(w, &n->timer, EPOLLIN) < 0)
         return err_sys(e, ERR_INTERNAL, "set up the network device");
     return 0;
 }
@@ -266,7 +272,8 @@ int net_attach(struct net *n, int tap_fd, const uint8_t mac[6], uint64_t bytes_p
 {
     int size = HDR_BYTES;
 
-    if (ioctl(tap_fd, TUNSETVNETHDRSZ, &size) < 0 || ioctl(tap_fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6) < 0)
+    if (ioctl(tap_fd, TUNSETVNETHDRSZ, &size) < 0 ||
+        ioctl(tap_fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6) < 0)
         return err_sys(e, ERR_INVALID, "set the offloads of the TAP");
     if (fcntl(tap_fd, F_SETFL, O_RDWR | O_NONBLOCK) < 0)
         return err_sys(e, ERR_INTERNAL, "make the TAP non-blocking");

@@ -1,4 +1,5 @@
-/* virtio-net (VIRTIO 1.2 §5.1) on a TAP descriptor: the guest's way out. Offloads are passed through (vnet header). */
+/* virtio-net (VIRTIO 1.2 §5.1) on a TAP descriptor: the guest's way out. Offloads are passed through (vnet
+ * header). */
 #pragma once
 
 #include "node/vmm/bucket.h"
@@ -19,6 +20,7 @@ struct net {
 
 int net_init(struct net *n, const struct guest_mem *mem, struct worker *w, struct err *e);
 
-/** Puts a TAP (made with IFF_TAP | IFF_NO_PI | IFF_VNET_HDR; taken over) and a MAC under the device. 0 = no rate limit. */
+/** Puts a TAP (made with IFF_TAP | IFF_NO_PI | IFF_VNET_HDR; taken over) and a MAC under the device. 0 = no
+ * rate limit. */
 int net_attach(struct net *n, int tap_fd, const uint8_t mac[6], uint64_t bytes_per_s, struct err *e);
 void net_free(struct net *n);

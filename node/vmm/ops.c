@@ -1,4 +1,5 @@
-/* Boot, wiring and statistics. A guest gets nothing that the request did not bring: descriptors, sizes, names. */
+/* Boot, wiring and statistics. A guest gets nothing that the request did not bring: descriptors, sizes,
+ * names. */
 #include "node/vmm/control.h"
 
 #include "lib/base/cleanup.h"
@@ -11,7 +12,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static int disk_wire(struct vm *vm, unsigned i, const Cube__Vmm__V1__Disk *d, struct control_fds *fds, struct err *e)
+static int disk_wire(struct vm *vm, unsigned i, const Cube__Vmm__V1__Disk *d, struct control_fds *fds,
+                     struct err *e)
 {
     _cleanup_close_ int base = control_take(fds, d->base_fd, "base image", e);
     struct layer l;
@@ -108,7 +110,8 @@ void op_stats(struct vm *vm, Cube__Vmm__V1__Stats *s)
         sscanf(line, "%llu %llu", &total, &rss) == 2)
         s->rss_bytes = rss * MEM_PAGE;
     getrusage(RUSAGE_SELF, &u);
-    s->cpu_us = (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u + (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    s->cpu_us = (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u +
+                (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
     s->net_rx_bytes = vm->net.rx_bytes;
     s->net_tx_bytes = vm->net.tx_bytes;
     s->disk_read_bytes = vm->disk[0].read_bytes + vm->disk[1].read_bytes;

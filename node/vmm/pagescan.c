@@ -1,5 +1,5 @@
-/* Page scan: with the PAGEMAP_SCAN call (Linux 6.7), which walks only page tables that exist, or by reading the 8 bytes per
- * page of /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst). */
+/* Page scan: with the PAGEMAP_SCAN call (Linux 6.7), which walks only page tables that exist, or by reading
+ * the 8 bytes per page of /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst). */
 #include "node/vmm/pagescan.h"
 
 #include <errno.h>
@@ -32,11 +32,17 @@ static int out_of_memory(struct err *e)
     return err_set(e, ERR_INTERNAL, "out of memory");
 }
 
-static int scan_fast(int fd, uint64_t base, uint64_t len, enum pagescan_what what, struct mem_extents *out, struct err *e)
+static int scan_fast(int fd, uint64_t base, uint64_t len, enum pagescan_what what, struct mem_extents *out,
+                     struct err *e)
 {
     struct scan_region r[REGIONS];
-    struct scan_arg a = {.size = sizeof a, .start = base, .end = base + len, .vec = (uintptr_t)r, .vec_len = REGIONS,
-                         .category_anyof_mask = SCAN_PRESENT | SCAN_SWAPPED, .return_mask = SCAN_FILE};
+    struct scan_arg a = {.size = sizeof a,
+                         .start = base,
+                         .end = base + len,
+                         .vec = (uintptr_t)r,
+                         .vec_len = REGIONS,
+                         .category_anyof_mask = SCAN_PRESENT | SCAN_SWAPPED,
+                         .return_mask = SCAN_FILE};
 
     if (what == PAGESCAN_OWN)
         a.category_inverted = a.category_mask = SCAN_FILE;
@@ -54,7 +60,8 @@ static int scan_fast(int fd, uint64_t base, uint64_t len, enum pagescan_what wha
     return 0;
 }
 
-static int scan_slow(int fd, uint64_t base, uint64_t len, enum pagescan_what what, struct mem_extents *out, struct err *e)
+static int scan_slow(int fd, uint64_t base, uint64_t len, enum pagescan_what what, struct mem_extents *out,
+                     struct err *e)
 {
     uint64_t word[MAP_CHUNK], pages = len / MEMFILE_PAGE;
 
@@ -74,7 +81,8 @@ static int scan_slow(int fd, uint64_t base, uint64_t len, enum pagescan_what wha
     return 0;
 }
 
-int pagescan(int pagemap_fd, const void *base, uint64_t len, enum pagescan_what what, struct mem_extents *out, struct err *e)
+int pagescan(int pagemap_fd, const void *base, uint64_t len, enum pagescan_what what, struct mem_extents *out,
+             struct err *e)
 {
     if (pagemap_fd < 0)
         return err_set(e, ERR_UNSUPPORTED, "this process has no page map");

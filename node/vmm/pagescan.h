@@ -9,4 +9,5 @@ enum pagescan_what {
 };
 
 /** Appends extents (offsets relative to `base`) of the pages in [base, base+len). */
-int pagescan(int pagemap_fd, const void *base, uint64_t len, enum pagescan_what what, struct mem_extents *out, struct err *e);
+int pagescan(int pagemap_fd, const void *base, uint64_t len, enum pagescan_what what, struct mem_extents *out,
+             struct err *e);

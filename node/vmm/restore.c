@@ -1,4 +1,5 @@
-/* Restore: memory under the prepared slot, state into KVM and devices, go. This is what a sandbox's creation waits for. */
+/* Restore: memory under the prepared slot, state into KVM and devices, go. This is what a sandbox's creation
+ * waits for. */
 #include "node/vmm/control.h"
 
 #include "lib/base/cleanup.h"
@@ -28,7 +29,8 @@ static int delta_apply(struct vm *vm, int fd, unsigned *mapped, struct err *e)
         uint64_t len = x.v[i].length;
 
         if (len >= MEMFILE_MAP_MIN && *mapped < MAPPED_EXTENTS_MAX) {
-            void *p = mmap(to, len, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_NORESERVE, fd, (off_t)pos);
+            void *p = mmap(to, len, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_NORESERVE, fd,
+                           (off_t)pos);
             if (p == MAP_FAILED)
                 rc = err_sys(e, ERR_INTERNAL, "map a memory extent");
             ++*mapped;
@@ -49,7 +51,8 @@ static int delta_apply(struct vm *vm, int fd, unsigned *mapped, struct err *e)
     return rc;
 }
 
-static int memory_restore(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct control_fds *fds, struct err *e)
+static int memory_restore(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct control_fds *fds,
+                          struct err *e)
 {
     _cleanup_close_ int base = control_take(fds, r->memory_fd, "memory file", e);
     unsigned mapped = 0;
@@ -66,8 +69,8 @@ static int memory_restore(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct
     return 0;
 }
 
-/* Maps what earlier clones used, before the guest faults on it page by page; what they wrote is copied right away. Only
- * a help: errors are left to the faults themselves. */
+/* Maps what earlier clones used, before the guest faults on it page by page; what they wrote is copied right
+ * away. Only a help: errors are left to the faults themselves. */
 static int working_set_map(struct vm *vm, int fd, struct err *e)
 {
     struct mem_extents x;
@@ -99,8 +102,8 @@ static int state_read(struct vm *vm, int fd, void **data, size_t *n, struct err 
     return state_check(vm, *data, *n, e);
 }
 
-int op_restore(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct control_fds *fds, Cube__Vmm__V1__Started *out,
-               struct err *e)
+int op_restore(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct control_fds *fds,
+               Cube__Vmm__V1__Started *out, struct err *e)
 {
     _cleanup_free_ void *state = NULL;
     int64_t t0 = clock_mono_us();

@@ -1,5 +1,5 @@
-/* virtio-rng. A request gets at most 4 KiB; a guest that asks for ever costs its own CPU share only, because a turn serves
- * a bounded number of requests. */
+/* virtio-rng. A request gets at most 4 KiB; a guest that asks for ever costs its own CPU share only, because
+ * a turn serves a bounded number of requests. */
 #include "node/vmm/rng.h"
 
 #include "lib/base/ids.h"

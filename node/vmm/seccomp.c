@@ -1,5 +1,6 @@
-/* System calls of each kind of thread. A call outside its list kills the process: a guest that took over a thread gets no
- * further than what that thread does anyway. Pointers cannot be checked by seccomp; descriptors and commands are. */
+/* System calls of each kind of thread. A call outside its list kills the process: a guest that took over a
+ * thread gets no further than what that thread does anyway. Pointers cannot be checked by seccomp;
+ * descriptors and commands are. */
 #include "node/vmm/vm.h"
 
 #include "lib/base/log.h"
@@ -27,26 +28,31 @@ void jail_enable(bool on)
 
 /* What any thread of a static glibc program needs: locks, memory, ends, signals. */
 static const int common[] = {
-    SCMP_SYS(futex), SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(close), SCMP_SYS(rt_sigreturn), SCMP_SYS(exit),
-    SCMP_SYS(exit_group), SCMP_SYS(clock_gettime), SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(brk), SCMP_SYS(munmap),
+    SCMP_SYS(futex),           SCMP_SYS(read),           SCMP_SYS(write),      SCMP_SYS(close),
+    SCMP_SYS(rt_sigreturn),    SCMP_SYS(exit),           SCMP_SYS(exit_group), SCMP_SYS(clock_gettime),
+    SCMP_SYS(getpid),          SCMP_SYS(gettid),         SCMP_SYS(brk),        SCMP_SYS(munmap),
     SCMP_SYS(restart_syscall), SCMP_SYS(rt_sigprocmask), SCMP_SYS(sched_yield)};
 
-static const int control_calls[] = {
-    SCMP_SYS(poll), SCMP_SYS(accept4), SCMP_SYS(recvmsg), SCMP_SYS(sendto), SCMP_SYS(sendmsg), SCMP_SYS(pread64),
-    SCMP_SYS(pwrite64), SCMP_SYS(pwritev), SCMP_SYS(preadv), SCMP_SYS(lseek), SCMP_SYS(fstat), SCMP_SYS(newfstatat),
-    SCMP_SYS(ftruncate), SCMP_SYS(fallocate), SCMP_SYS(fdatasync), SCMP_SYS(madvise), SCMP_SYS(getrusage),
-    SCMP_SYS(epoll_ctl), SCMP_SYS(getrandom), SCMP_SYS(tgkill), SCMP_SYS(clock_nanosleep), SCMP_SYS(writev)};
+static const int control_calls[] = {SCMP_SYS(poll),      SCMP_SYS(accept4),   SCMP_SYS(recvmsg),
+                                    SCMP_SYS(sendto),    SCMP_SYS(sendmsg),   SCMP_SYS(pread64),
+                                    SCMP_SYS(pwrite64),  SCMP_SYS(pwritev),   SCMP_SYS(preadv),
+                                    SCMP_SYS(lseek),     SCMP_SYS(fstat),     SCMP_SYS(newfstatat),
+                                    SCMP_SYS(ftruncate), SCMP_SYS(fallocate), SCMP_SYS(fdatasync),
+                                    SCMP_SYS(madvise),   SCMP_SYS(getrusage), SCMP_SYS(epoll_ctl),
+                                    SCMP_SYS(getrandom), SCMP_SYS(tgkill),    SCMP_SYS(clock_nanosleep),
+                                    SCMP_SYS(writev)};
 
 static const int vcpu_calls[] = {SCMP_SYS(epoll_ctl)}; /* a driver's reset stops the listening sockets */
 
-static const int io_calls[] = {
-    SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(epoll_ctl), SCMP_SYS(accept4), SCMP_SYS(sendto), SCMP_SYS(sendmsg),
-    SCMP_SYS(recvfrom), SCMP_SYS(readv), SCMP_SYS(writev), SCMP_SYS(shutdown), SCMP_SYS(timerfd_settime), SCMP_SYS(getrandom),
-    SCMP_SYS(madvise)};
+static const int io_calls[] = {SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),     SCMP_SYS(epoll_ctl),
+                               SCMP_SYS(accept4),    SCMP_SYS(sendto),          SCMP_SYS(sendmsg),
+                               SCMP_SYS(recvfrom),   SCMP_SYS(readv),           SCMP_SYS(writev),
+                               SCMP_SYS(shutdown),   SCMP_SYS(timerfd_settime), SCMP_SYS(getrandom),
+                               SCMP_SYS(madvise)};
 
-static const int disk_calls[] = {
-    SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(preadv), SCMP_SYS(pwritev), SCMP_SYS(fallocate), SCMP_SYS(fdatasync),
-    SCMP_SYS(timerfd_settime)};
+static const int disk_calls[] = {SCMP_SYS(epoll_wait),     SCMP_SYS(epoll_pwait), SCMP_SYS(preadv),
+                                 SCMP_SYS(pwritev),        SCMP_SYS(fallocate),   SCMP_SYS(fdatasync),
+                                 SCMP_SYS(timerfd_settime)};
 
 static void allow(scmp_filter_ctx f, const int *calls, size_t n)
 {
@@ -91,7 +97,8 @@ void jail_control_prepare(void)
         return;
     scmp_filter_ctx f = filter_start(control_calls, sizeof control_calls / sizeof control_calls[0]);
     seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, TYPE_MASK, KVM_TYPE));
-    seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, TYPE_MASK, PAGEMAP_SCAN_TYPE));
+    seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
+                     SCMP_A1(SCMP_CMP_MASKED_EQ, TYPE_MASK, PAGEMAP_SCAN_TYPE));
     int fd = memfd_create("filter", MFD_CLOEXEC);
     off_t n = fd >= 0 && seccomp_export_bpf(f, fd) == 0 ? lseek(fd, 0, SEEK_END) : 0;
     struct sock_filter *code = n > 0 ? malloc((size_t)n) : NULL;
@@ -121,7 +128,8 @@ void jail_vcpu_thread(void)
     if (!enabled)
         return;
     scmp_filter_ctx f = filter_start(vcpu_calls, sizeof vcpu_calls / sizeof vcpu_calls[0]);
-    static const unsigned long kvm[] = {KVM_RUN, KVM_GET_REGS, KVM_SET_REGS, KVM_GET_SREGS, KVM_SET_SREGS, KVM_SET_MSRS, KVM_SET_MP_STATE};
+    static const unsigned long kvm[] = {KVM_RUN,       KVM_GET_REGS, KVM_SET_REGS,    KVM_GET_SREGS,
+                                        KVM_SET_SREGS, KVM_SET_MSRS, KVM_SET_MP_STATE};
     for (unsigned i = 0; i < sizeof kvm / sizeof kvm[0]; i++)
         seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_EQ, kvm[i]));
     filter_load(f);

@@ -1,5 +1,5 @@
-/* The serial log. Bytes are gathered to lines so that a guest costs one write per line, not per character. Called only by
- * vCPU threads under the VM's I/O lock. */
+/* The serial log. Bytes are gathered to lines so that a guest costs one write per line, not per character.
+ * Called only by vCPU threads under the VM's I/O lock. */
 #include "node/vmm/serial.h"
 
 #include <string.h>

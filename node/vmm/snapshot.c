@@ -1,5 +1,6 @@
-/* Snapshot of a running guest: state, RAM (all, or what is the process's own), disk bitmap. The guest stands still from the
- * first register read to the last page written; files are the node's, who also makes them durable. */
+/* Snapshot of a running guest: state, RAM (all, or what is the process's own), disk bitmap. The guest stands
+ * still from the first register read to the last page written; files are the node's, who also makes them
+ * durable. */
 #include "node/vmm/control.h"
 
 #include "lib/base/buf.h"
@@ -39,7 +40,8 @@ static bool page_is_zero(const uint8_t *p)
 }
 
 /* Writes [off, off+len) of RAM to the same place of the file, leaving holes for zero pages. */
-static int range_write_sparse(struct vm *vm, int fd, uint64_t off, uint64_t len, uint64_t *written, struct err *e)
+static int range_write_sparse(struct vm *vm, int fd, uint64_t off, uint64_t len, uint64_t *written,
+                              struct err *e)
 {
     uint64_t end = off + len;
 
@@ -66,7 +68,8 @@ static int memory_full(struct vm *vm, int fd, uint64_t *written, struct err *e)
     if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)vm->mem.size) < 0)
         return err_sys(e, ERR_INTERNAL, "size the memory file");
     /* Of anonymous RAM only what was touched is worth a look; over a file every page counts. */
-    if (vm->restored || vm->mem.shared || pagescan(vm->pagemap_fd, vm->mem.base, vm->mem.size, PAGESCAN_OWN, &x, NULL) < 0)
+    if (vm->restored || vm->mem.shared ||
+        pagescan(vm->pagemap_fd, vm->mem.base, vm->mem.size, PAGESCAN_OWN, &x, NULL) < 0)
         rc = range_write_sparse(vm, fd, 0, vm->mem.size, written, e);
     for (uint64_t i = 0; rc == 0 && i < x.n; i++)
         rc = range_write_sparse(vm, fd, x.v[i].offset, x.v[i].length, written, e);
@@ -98,8 +101,8 @@ static int memory_delta(struct vm *vm, int fd, uint64_t *written, struct err *e)
     return rc;
 }
 
-static int write_all(struct vm *vm, const Cube__Vmm__V1__Snapshot *s, int state_fd, int memory_fd, uint64_t *written,
-                     struct err *e)
+static int write_all(struct vm *vm, const Cube__Vmm__V1__Snapshot *s, int state_fd, int memory_fd,
+                     uint64_t *written, struct err *e)
 {
     _cleanup_buf_ struct buf state = {0};
 

@@ -1,5 +1,5 @@
-/* Save and load of everything but RAM. Orders are from guest-kernel/README.md: the TSC deadline goes in after the local
- * APIC, or its timer is lost and the guest freezes. */
+/* Save and load of everything but RAM. Orders are from guest-kernel/README.md: the TSC deadline goes in after
+ * the local APIC, or its timer is lost and the guest freezes. */
 #include "node/vmm/state.h"
 
 #include "lib/base/clock.h"
@@ -144,9 +144,14 @@ static uint32_t present_mask(const struct vm *vm)
 
 int state_save(struct vm *vm, struct buf *out, struct err *e)
 {
-    struct state_header h = {.version = STATE_VERSION, .device_layout = VM_LAYOUT_VERSION, .kvm_kind = vm->kind,
-                             .nvcpus = vm->nvcpus, .memory_mib = vm->mem_mib, .tsc_khz = vm->tsc_khz,
-                             .present = present_mask(vm), .tsc = __rdtsc()};
+    struct state_header h = {.version = STATE_VERSION,
+                             .device_layout = VM_LAYOUT_VERSION,
+                             .kvm_kind = vm->kind,
+                             .nvcpus = vm->nvcpus,
+                             .memory_mib = vm->mem_mib,
+                             .tsc_khz = vm->tsc_khz,
+                             .present = present_mask(vm),
+                             .tsc = __rdtsc()};
     size_t start = out->len;
 
     memcpy(h.magic, STATE_MAGIC, 8);
@@ -184,10 +189,11 @@ int state_check(const struct vm *vm, const void *data, size_t n, struct err *e)
     if (h.device_layout != VM_LAYOUT_VERSION)
         return err_set(e, ERR_UNSUPPORTED, "snapshot has device layout %u", h.device_layout);
     if (strncmp(h.cpu_class, vm->cpu_class, sizeof h.cpu_class))
-        return err_set(e, ERR_UNSUPPORTED, "snapshot was made for CPU class %.23s, this host is %s", h.cpu_class, vm->cpu_class);
+        return err_set(e, ERR_UNSUPPORTED, "snapshot was made for CPU class %.23s, this host is %s",
+                       h.cpu_class, vm->cpu_class);
     if (h.nvcpus != vm->nvcpus || h.memory_mib != vm->mem_mib || h.present != present_mask(vm))
-        return err_set(e, ERR_INVALID, "snapshot is of a guest with %u vCPUs, %u MiB and devices 0x%x", h.nvcpus, h.memory_mib,
-                       h.present);
+        return err_set(e, ERR_INVALID, "snapshot is of a guest with %u vCPUs, %u MiB and devices 0x%x",
+                       h.nvcpus, h.memory_mib, h.present);
     if (crc32c(0, (const uint8_t *)data + sizeof h, h.body_bytes) != h.body_crc)
         return err_set(e, ERR_INVALID, "snapshot state: the body is damaged");
     return 0;
@@ -209,7 +215,8 @@ static bool take(struct cursor *c, void *to, size_t n)
     return true;
 }
 
-/* MSRs that go in with the others; the TSC itself belongs to the host on PVM-kind hosts. Returns the deadline. */
+/* MSRs that go in with the others; the TSC itself belongs to the host on PVM-kind hosts. Returns the
+ * deadline. */
 static unsigned msrs_sort(const struct vm *vm, struct kvm_msr_entry *m, unsigned n, uint64_t *deadline)
 {
     unsigned kept = 0;
@@ -236,7 +243,8 @@ static uint64_t deadline_move(const struct vm *vm, uint64_t deadline, uint64_t s
     return deadline > saved_tsc ? now + (deadline - saved_tsc) : now;
 }
 
-static int vcpu_load_start(struct vcpu *v, struct vcpu_state *s, struct kvm_msr_entry *msrs, unsigned n, struct err *e)
+static int vcpu_load_start(struct vcpu *v, struct vcpu_state *s, struct kvm_msr_entry *msrs, unsigned n,
+                           struct err *e)
 {
     if (kvm_call(v->fd, KVM_SET_SREGS, &s->sregs, "set system registers", e) < 0)
         return -1;
@@ -277,11 +285,13 @@ static int chips_load(struct vm *vm, struct machine_state *m, struct err *e)
                : 0;
 }
 
-static int devices_load(struct vm *vm, const struct machine_state *m, const struct vsock_ports *ports, struct err *e)
+static int devices_load(struct vm *vm, const struct machine_state *m, const struct vsock_ports *ports,
+                        struct err *e)
 {
     for (unsigned i = 0; i < 2; i++)
         if (m->disk_sectors[i] != vm->disk[i].config.capacity)
-            return err_set(e, ERR_INVALID, "snapshot: disk %u had %llu sectors", i, (unsigned long long)m->disk_sectors[i]);
+            return err_set(e, ERR_INVALID, "snapshot: disk %u had %llu sectors", i,
+                           (unsigned long long)m->disk_sectors[i]);
     for (unsigned s = 0; s < VM_SLOTS; s++)
         if (vm->present[s] && virtio_load(vm->dev[s], &m->dev[s], e) < 0)
             return -1;
@@ -297,8 +307,8 @@ static int devices_load(struct vm *vm, const struct machine_state *m, const stru
     return vsock_load(&vm->vsock, ports, m->nports, e);
 }
 
-/* Kicks that were in eventfds and interrupts that were in work queues are lost with the old process: look at every queue
- * once and interrupt once per device; more of either does no harm (experiments.md §5). */
+/* Kicks that were in eventfds and interrupts that were in work queues are lost with the old process: look at
+ * every queue once and interrupt once per device; more of either does no harm (experiments.md §5). */
 static void devices_wake(struct vm *vm)
 {
     uint64_t one = 1;
@@ -341,7 +351,8 @@ int state_load(struct vm *vm, const void *data, size_t n, int64_t *vcpu_us, stru
         if (vcpu_load_start(&vm->vcpu[i], s, msrs, k, e) < 0)
             return err_wrap(e, "restore vCPU %u", i);
     }
-    if (!take(&c, &m, sizeof m) || m.nports > VSOCK_CONNS_MAX || !take(&c, ports, m.nports * sizeof ports[0]) || c.left)
+    if (!take(&c, &m, sizeof m) || m.nports > VSOCK_CONNS_MAX ||
+        !take(&c, ports, m.nports * sizeof ports[0]) || c.left)
         return err_set(e, ERR_INVALID, "snapshot state: the devices are damaged");
     if (chips_load(vm, &m, e) < 0)
         return -1;

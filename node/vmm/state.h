@@ -1,5 +1,6 @@
-/* The state file of a snapshot: vCPUs, interrupt controllers, clock and devices. Format version 1 is the header below and a
- * body in the order of state_save(); all integers in host (little-endian) order, structures as KVM defines them. */
+/* The state file of a snapshot: vCPUs, interrupt controllers, clock and devices. Format version 1 is the
+ * header below and a body in the order of state_save(); all integers in host (little-endian) order,
+ * structures as KVM defines them. */
 #pragma once
 
 #include "node/vmm/vm.h"
@@ -28,5 +29,6 @@ int state_save(struct vm *vm, struct buf *out, struct err *e);
 /** Checks a whole state file against this VM (class, layout, sizes, checksums). */
 int state_check(const struct vm *vm, const void *data, size_t n, struct err *e);
 
-/** Puts a checked state into KVM and devices. The guest may run afterwards. `vcpu_us` gets the time for KVM's part. */
+/** Puts a checked state into KVM and devices. The guest may run afterwards. `vcpu_us` gets the time for KVM's
+ * part. */
 int state_load(struct vm *vm, const void *data, size_t n, int64_t *vcpu_us, struct err *e);

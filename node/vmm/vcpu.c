@@ -1,5 +1,5 @@
-/* vCPU threads. Invariant: a vCPU's registers are read or written by another thread only while it is parked at the gate (or
- * was never online), with no access of the guest half done. */
+/* vCPU threads. Invariant: a vCPU's registers are read or written by another thread only while it is parked
+ * at the gate (or was never online), with no access of the guest half done. */
 #include "node/vmm/vm.h"
 
 #include <errno.h>
@@ -20,8 +20,16 @@
 
 static struct kvm_segment segment(uint16_t selector, uint8_t type, bool code)
 {
-    return (struct kvm_segment){.base = 0, .limit = 0xffffffff, .selector = selector, .type = type, .present = 1,
-                                .dpl = 0, .db = !code, .s = 1, .l = code, .g = 1};
+    return (struct kvm_segment){.base = 0,
+                                .limit = 0xffffffff,
+                                .selector = selector,
+                                .type = type,
+                                .present = 1,
+                                .dpl = 0,
+                                .db = !code,
+                                .s = 1,
+                                .l = code,
+                                .g = 1};
 }
 
 static int cpuid_set(struct vm *vm, struct vcpu *v, struct err *e)
@@ -38,7 +46,8 @@ static int cpuid_set(struct vm *vm, struct vcpu *v, struct err *e)
 
         if (x->function == 1) {
             x->ebx = (x->ebx & 0x0000ffffu) | v->index << 24 | vm->nvcpus << 16;
-            x->ecx |= 1u << 24 | 1u << 31; /* TSC-deadline timer (in the kernel's APIC), running under a hypervisor */
+            x->ecx |= 1u << 24 |
+                      1u << 31; /* TSC-deadline timer (in the kernel's APIC), running under a hypervisor */
             x->edx = vm->nvcpus > 1 ? x->edx | 1u << 28 : x->edx & ~(1u << 28);
         } else if (x->function == 0xb || x->function == 0x1f) {
             x->edx = v->index;
@@ -87,7 +96,8 @@ int vcpu_set_msr(struct vcpu *v, uint32_t index, uint64_t value)
 int vcpu_set_pvm(struct vcpu *v, uint64_t page, struct err *e)
 {
     if (vcpu_set_msr(v, MSR_STAR, STAR_LINUX) < 0 || vcpu_set_msr(v, MSR_PVM_PAGE, page | PVM_PAGE_FLAGS) < 0)
-        return err_set(e, ERR_INTERNAL, "the host refused the PVM page 0x%llx of vCPU %u", (unsigned long long)page, v->index);
+        return err_set(e, ERR_INTERNAL, "the host refused the PVM page 0x%llx of vCPU %u",
+                       (unsigned long long)page, v->index);
     return 0;
 }
 
@@ -100,7 +110,8 @@ int vcpu_set_start(struct vcpu *v, uint64_t rip, uint64_t rsp, uint64_t cr3, uin
         return err_sys(e, ERR_INTERNAL, "read the registers of vCPU %u", v->index);
     s.cr0 = CR0_START;
     s.cr3 = cr3;
-    /* Another CPU starts on the kernel's own tables and needs the modes that they were made for (no-execute, global). */
+    /* Another CPU starts on the kernel's own tables and needs the modes that they were made for (no-execute,
+     * global). */
     s.cr4 = v->index ? boot.cr4 : CR4_PAE;
     s.efer = v->index ? boot.efer : EFER_START;
     s.cs = segment(0x10, 11, true);
@@ -133,8 +144,8 @@ static void internal_error(struct vcpu *v)
     struct kvm_regs r = {0};
 
     ioctl(v->fd, KVM_GET_REGS, &r);
-    vm_ended(v->vm, VM_END_ERROR, "KVM could not go on (exit %u, reason %u) at rip 0x%llx of vCPU %u", v->run->exit_reason,
-             v->run->internal.suberror, (unsigned long long)r.rip, v->index);
+    vm_ended(v->vm, VM_END_ERROR, "KVM could not go on (exit %u, reason %u) at rip 0x%llx of vCPU %u",
+             v->run->exit_reason, v->run->internal.suberror, (unsigned long long)r.rip, v->index);
 }
 
 static void on_exit_of_guest(struct vcpu *v)
@@ -143,20 +154,22 @@ static void on_exit_of_guest(struct vcpu *v)
 
     switch (run->exit_reason) {
     case KVM_EXIT_IO:
-        vm_port_io(v, run->io.port, run->io.direction == KVM_EXIT_IO_OUT, (uint8_t *)run + run->io.data_offset, run->io.size,
-                   run->io.count);
+        vm_port_io(v, run->io.port, run->io.direction == KVM_EXIT_IO_OUT,
+                   (uint8_t *)run + run->io.data_offset, run->io.size, run->io.count);
         return;
     case KVM_EXIT_MMIO:
-        vm_mmio(v, run->mmio.phys_addr, run->mmio.is_write, run->mmio.data, run->mmio.len > 8 ? 8 : run->mmio.len);
+        vm_mmio(v, run->mmio.phys_addr, run->mmio.is_write, run->mmio.data,
+                run->mmio.len > 8 ? 8 : run->mmio.len);
         return;
     case KVM_EXIT_INTR:
         return;
-    case KVM_EXIT_SHUTDOWN: /* triple fault: how a kernel resets that has no better way, or a crash before it had a console */
+    case KVM_EXIT_SHUTDOWN: /* triple fault: how a kernel resets that has no better way, or a crash before it
+                               had a console */
         vm_ended(v->vm, VM_END_RESET, "triple fault");
         return;
     case KVM_EXIT_SYSTEM_EVENT:
-        vm_ended(v->vm, run->system_event.type == KVM_SYSTEM_EVENT_CRASH ? VM_END_PANIC : VM_END_RESET, "system event %u",
-                 run->system_event.type);
+        vm_ended(v->vm, run->system_event.type == KVM_SYSTEM_EVENT_CRASH ? VM_END_PANIC : VM_END_RESET,
+                 "system event %u", run->system_event.type);
         return;
     default:
         internal_error(v);
@@ -191,7 +204,8 @@ static void *vcpu_main(void *arg)
             else if (errno != EINTR && errno != EAGAIN)
                 vm_ended(v->vm, VM_END_ERROR, "KVM_RUN of vCPU %u: %s", v->index, strerror(errno));
         }
-        /* Once more, to complete the access that the last exit was for; with immediate_exit no guest code runs. */
+        /* Once more, to complete the access that the last exit was for; with immediate_exit no guest code
+         * runs. */
         v->run->immediate_exit = 1;
         ioctl(v->fd, KVM_RUN, 0);
     }

@@ -1,5 +1,6 @@
-/* The common half of the devices and their MMIO registers. Invariant: a queue is `ready` only between a checked set-up and
- * the next reset; the driver can change neither features nor addresses of a queue in use. */
+/* The common half of the devices and their MMIO registers. Invariant: a queue is `ready` only between a
+ * checked set-up and the next reset; the driver can change neither features nor addresses of a queue in use.
+ */
 #include "node/vmm/virtio.h"
 
 #include <linux/virtio_config.h>
@@ -9,8 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-int virtio_init(struct virtio_dev *d, const struct virtio_ops *ops, const struct guest_mem *mem, unsigned nqueues,
-                uint16_t queue_size, uint64_t features, struct err *e)
+int virtio_init(struct virtio_dev *d, const struct virtio_ops *ops, const struct guest_mem *mem,
+                unsigned nqueues, uint16_t queue_size, uint64_t features, struct err *e)
 {
     d->ops = ops;
     d->mem = mem;
@@ -84,7 +85,8 @@ static void queues_apply_features(struct virtio_dev *d)
         d->q[i].event_idx = virtio_has(d, VIRTIO_RING_F_EVENT_IDX);
 }
 
-/* VIRTIO 1.2 §3.1.1: the driver sets bits one after the other; FEATURES_OK sticks only when the set is acceptable. */
+/* VIRTIO 1.2 §3.1.1: the driver sets bits one after the other; FEATURES_OK sticks only when the set is
+ * acceptable. */
 static void status_write(struct virtio_dev *d, uint32_t v)
 {
     if (v == 0) {
@@ -92,8 +94,8 @@ static void status_write(struct virtio_dev *d, uint32_t v)
         return;
     }
     uint32_t old = d->status;
-    v &= VIRTIO_CONFIG_S_ACKNOWLEDGE | VIRTIO_CONFIG_S_DRIVER | VIRTIO_CONFIG_S_DRIVER_OK | VIRTIO_CONFIG_S_FEATURES_OK |
-         VIRTIO_CONFIG_S_FAILED;
+    v &= VIRTIO_CONFIG_S_ACKNOWLEDGE | VIRTIO_CONFIG_S_DRIVER | VIRTIO_CONFIG_S_DRIVER_OK |
+         VIRTIO_CONFIG_S_FEATURES_OK | VIRTIO_CONFIG_S_FAILED;
     if ((v & VIRTIO_CONFIG_S_FEATURES_OK) && !(old & VIRTIO_CONFIG_S_FEATURES_OK)) {
         if ((d->acked & ~d->features) || !virtio_has(d, VIRTIO_F_VERSION_1))
             v &= ~VIRTIO_CONFIG_S_FEATURES_OK;
@@ -149,7 +151,8 @@ void virtio_mmio_read(struct virtio_dev *d, uint64_t off, void *data, unsigned l
     if (off >= VIRTIO_MMIO_CONFIG) {
         uint64_t at = off - VIRTIO_MMIO_CONFIG;
         if (at < d->config_len)
-            memcpy(data, (const uint8_t *)d->config + at, len < d->config_len - at ? len : d->config_len - at);
+            memcpy(data, (const uint8_t *)d->config + at,
+                   len < d->config_len - at ? len : d->config_len - at);
         return;
     }
     if (len != 4 || (off & 3))
@@ -260,9 +263,14 @@ void virtio_mmio_write(struct virtio_dev *d, uint64_t off, const void *data, uns
 
 void virtio_save(const struct virtio_dev *d, struct virtio_state *s)
 {
-    *s = (struct virtio_state){
-        .id = d->ops->id, .status = d->status, .features = d->features, .acked = d->acked,
-        .features_sel = d->features_sel, .acked_sel = d->acked_sel, .queue_sel = d->queue_sel, .nqueues = d->nqueues};
+    *s = (struct virtio_state){.id = d->ops->id,
+                               .status = d->status,
+                               .features = d->features,
+                               .acked = d->acked,
+                               .features_sel = d->features_sel,
+                               .acked_sel = d->acked_sel,
+                               .queue_sel = d->queue_sel,
+                               .nqueues = d->nqueues};
     for (unsigned i = 0; i < d->nqueues; i++) {
         const struct virtq *q = &d->q[i];
 
@@ -282,7 +290,8 @@ void virtio_save(const struct virtio_dev *d, struct virtio_state *s)
 int virtio_load(struct virtio_dev *d, const struct virtio_state *s, struct err *e)
 {
     if (s->id != d->ops->id || s->nqueues != d->nqueues || (s->acked & ~d->features))
-        return err_set(e, ERR_INVALID, "snapshot: device %s has other features or queues than the saved one", d->ops->name);
+        return err_set(e, ERR_INVALID, "snapshot: device %s has other features or queues than the saved one",
+                       d->ops->name);
     d->status = s->status;
     d->acked = s->acked;
     d->features_sel = s->features_sel;
@@ -298,7 +307,8 @@ int virtio_load(struct virtio_dev *d, const struct virtio_state *s, struct err *
         q->size = s->q[i].size;
         q->broken = s->q[i].broken;
         if (s->q[i].ready && !virtq_enable(q))
-            return err_set(e, ERR_INVALID, "snapshot: queue %u of device %s is not in guest RAM", i, d->ops->name);
+            return err_set(e, ERR_INVALID, "snapshot: queue %u of device %s is not in guest RAM", i,
+                           d->ops->name);
         q->next_avail = s->q[i].next_avail;
         q->next_used = s->q[i].next_used;
         q->signalled = s->q[i].signalled;

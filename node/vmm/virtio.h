@@ -1,4 +1,5 @@
-/* What all virtio devices share: feature negotiation, status, queues, the MMIO register block (VIRTIO 1.2 §4.2). */
+/* What all virtio devices share: feature negotiation, status, queues, the MMIO register block (VIRTIO 1.2
+ * §4.2). */
 #pragma once
 
 #include "node/vmm/virtq.h"
@@ -8,8 +9,8 @@
 
 #define VIRTIO_QUEUES_MAX 3
 #define VIRTIO_MMIO_SIZE 0x1000u
-/** Vendor IDs: the first tells the paravirtual guest kernel that it needs not read the interrupt status (two exits per
- *  interrupt, 35–100 µs each, on such hosts; guest-kernel/experiments.md §4). */
+/** Vendor IDs: the first tells the paravirtual guest kernel that it needs not read the interrupt status (two
+ * exits per interrupt, 35–100 µs each, on such hosts; guest-kernel/experiments.md §4). */
 #define VIRTIO_VENDOR_PVM 0x4d5650u
 #define VIRTIO_VENDOR_CUBE 0x45425543u
 
@@ -18,13 +19,14 @@ struct virtio_dev;
 /** What a device kind does. All calls come with `dev->lock` held. */
 struct virtio_ops {
     const char *name;
-    uint32_t id;                                      /* VIRTIO 1.2 §5 */
+    uint32_t id;                                         /* VIRTIO 1.2 §5 */
     void (*run_queue)(struct virtio_dev *d, unsigned q); /* worker thread: something may be in queue `q` */
-    void (*reset)(struct virtio_dev *d);              /* the driver reset the device; may be NULL */
-    void (*driver_ok)(struct virtio_dev *d);          /* the driver is ready, or a restore finished; may be NULL */
+    void (*reset)(struct virtio_dev *d);                 /* the driver reset the device; may be NULL */
+    void (*driver_ok)(struct virtio_dev *d); /* the driver is ready, or a restore finished; may be NULL */
 };
 
-/** Base of every device. Queues are touched by the worker thread, registers by vCPU threads: both hold `lock`. */
+/** Base of every device. Queues are touched by the worker thread, registers by vCPU threads: both hold
+ * `lock`. */
 struct virtio_dev {
     const struct virtio_ops *ops;
     const struct guest_mem *mem;
@@ -54,9 +56,10 @@ struct virtio_state {
     } q[VIRTIO_QUEUES_MAX];
 };
 
-/** Sets up the base: event descriptors, queues of `queue_size` entries, VERSION_1 | EVENT_IDX | INDIRECT_DESC | `features`. */
-int virtio_init(struct virtio_dev *d, const struct virtio_ops *ops, const struct guest_mem *mem, unsigned nqueues,
-                uint16_t queue_size, uint64_t features, struct err *e);
+/** Sets up the base: event descriptors, queues of `queue_size` entries, VERSION_1 | EVENT_IDX | INDIRECT_DESC
+ * | `features`. */
+int virtio_init(struct virtio_dev *d, const struct virtio_ops *ops, const struct guest_mem *mem,
+                unsigned nqueues, uint16_t queue_size, uint64_t features, struct err *e);
 void virtio_free(struct virtio_dev *d);
 
 /** The driver's register accesses; `off` < 0x1000, `len` 1, 2, 4 or 8. Takes the lock. */

@@ -1,12 +1,13 @@
-/* The rings of a virtqueue. Invariant: no pointer leaves this file that was not checked to lie wholly in guest RAM, no
- * loop runs longer than the queue has entries, and every ring field is read exactly once before it is used. */
+/* The rings of a virtqueue. Invariant: no pointer leaves this file that was not checked to lie wholly in
+ * guest RAM, no loop runs longer than the queue has entries, and every ring field is read exactly once before
+ * it is used. */
 #include "node/vmm/virtq.h"
 
 #include <linux/virtio_ring.h>
 #include <string.h>
 
-/* Linux' ring structures have fixed layouts (VIRTIO 1.2 §2.7.5–2.7.8): avail = flags, idx, ring[], used_event;
- * used = flags, idx, {id, len}[], avail_event. */
+/* Linux' ring structures have fixed layouts (VIRTIO 1.2 §2.7.5–2.7.8): avail = flags, idx, ring[],
+ * used_event; used = flags, idx, {id, len}[], avail_event. */
 static uint16_t load16(const void *p)
 {
     return __atomic_load_n((const uint16_t *)p, __ATOMIC_ACQUIRE);
@@ -76,9 +77,10 @@ static bool chain_add(struct virtq *q, struct virtq_chain *c, const struct vring
     return true;
 }
 
-/* Walks one table of `n` descriptors from entry `i`. An indirect table may stand only as the last of the outer chain and
- * may hold no further one (VIRTIO 1.2 §2.7.5.3.1). */
-static bool chain_walk(struct virtq *q, struct virtq_chain *c, const uint8_t *table, unsigned n, unsigned i, bool inner)
+/* Walks one table of `n` descriptors from entry `i`. An indirect table may stand only as the last of the
+ * outer chain and may hold no further one (VIRTIO 1.2 §2.7.5.3.1). */
+static bool chain_walk(struct virtq *q, struct virtq_chain *c, const uint8_t *table, unsigned n, unsigned i,
+                       bool inner)
 {
     for (unsigned steps = 0; steps < n; steps++) {
         struct vring_desc d;
@@ -88,7 +90,8 @@ static bool chain_walk(struct virtq *q, struct virtq_chain *c, const uint8_t *ta
         memcpy(&d, table + 16ul * i, sizeof d);
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         if (d.flags & VRING_DESC_F_INDIRECT) {
-            if (inner || (d.flags & VRING_DESC_F_NEXT) || d.len == 0 || d.len % 16 || d.len / 16 > VIRTQ_IOV_MAX)
+            if (inner || (d.flags & VRING_DESC_F_NEXT) || d.len == 0 || d.len % 16 ||
+                d.len / 16 > VIRTQ_IOV_MAX)
                 return false;
             const uint8_t *t = mem_at(q->mem, d.addr, d.len);
             return t && chain_walk(q, c, t, d.len / 16, 0, true);

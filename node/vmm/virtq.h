@@ -1,11 +1,12 @@
-/* A split virtqueue (VIRTIO 1.2 §2.7) seen from the device. Everything in the rings is written by a hostile guest. */
+/* A split virtqueue (VIRTIO 1.2 §2.7) seen from the device. Everything in the rings is written by a hostile
+ * guest. */
 #pragma once
 
 #include "node/vmm/iov.h"
 #include "node/vmm/mem.h"
 
-#define VIRTQ_SIZE_MAX 256 /* entries that a device offers at most */
-#define VIRTQ_IOV_MAX 260  /* descriptors of one chain; more is a broken guest */
+#define VIRTQ_SIZE_MAX 256          /* entries that a device offers at most */
+#define VIRTQ_IOV_MAX 260           /* descriptors of one chain; more is a broken guest */
 #define VIRTQ_BYTES_MAX (64u << 20) /* bytes of one chain */
 
 struct virtq {
@@ -25,8 +26,8 @@ struct virtq {
     bool signalled_valid;
 };
 
-/** One request: `out` descriptors (the guest's data) come first in `iov`, then `in` descriptors (for us to fill). All
- *  lie in guest RAM, which the guest may change at any time: read once, then decide. */
+/** One request: `out` descriptors (the guest's data) come first in `iov`, then `in` descriptors (for us to
+ * fill). All lie in guest RAM, which the guest may change at any time: read once, then decide. */
 struct virtq_chain {
     uint16_t head;
     unsigned nout, nin;
@@ -42,7 +43,8 @@ static inline struct iovec *virtq_in(struct virtq_chain *c)
 void virtq_init(struct virtq *q, const struct guest_mem *mem, uint16_t max);
 void virtq_reset(struct virtq *q);
 
-/** Checks size, alignment and that the three areas are RAM; then `ready`. Returns false (and stays not ready) otherwise. */
+/** Checks size, alignment and that the three areas are RAM; then `ready`. Returns false (and stays not ready)
+ * otherwise. */
 bool virtq_enable(struct virtq *q);
 
 /** Takes the next request: 1 = `c` is filled, 0 = the ring is empty, -1 = the queue is broken. */
@@ -57,7 +59,8 @@ bool virtq_pending(const struct virtq *q);
 /** Returns a request with `len` bytes written to its `in` part. */
 void virtq_push(struct virtq *q, uint16_t head, uint32_t len);
 
-/** Fills a used entry `at` places ahead without making it visible; `virtq_publish` shows `n` at once (mergeable net buffers). */
+/** Fills a used entry `at` places ahead without making it visible; `virtq_publish` shows `n` at once
+ * (mergeable net buffers). */
 void virtq_fill(struct virtq *q, unsigned at, uint16_t head, uint32_t len);
 void virtq_publish(struct virtq *q, unsigned n);
 
@@ -67,7 +70,8 @@ bool virtq_should_interrupt(struct virtq *q);
 /** Asks for a kick at the next entry; returns true when there is one already (take it instead of waiting). */
 bool virtq_want_kick(struct virtq *q);
 
-/** As `virtq_want_kick`, but what is in the ring now is known and not enough: asks for news after it. True when there is some. */
+/** As `virtq_want_kick`, but what is in the ring now is known and not enough: asks for news after it. True
+ * when there is some. */
 bool virtq_want_more(struct virtq *q);
 
 /** Asks for no kicks while the device is looking at the ring anyway. */

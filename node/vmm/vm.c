@@ -1,5 +1,5 @@
-/* Makes a VM ready to get a guest. The order of the KVM calls matters for time: memory slots before the interrupt
- * controllers (0.2 ms instead of 7; guest-kernel/README.md), all of it before anybody waits. */
+/* Makes a VM ready to get a guest. The order of the KVM calls matters for time: memory slots before the
+ * interrupt controllers (0.2 ms instead of 7; guest-kernel/README.md), all of it before anybody waits. */
 #include "node/vmm/vm.h"
 
 #include "node/vmm/crc.h"
@@ -25,7 +25,9 @@ static int memory_slots(struct vm *vm, struct err *e)
     uint64_t low = vm->mem.size < MEM_LOW_MAX ? vm->mem.size : MEM_LOW_MAX;
     struct kvm_userspace_memory_region r[2] = {
         {.slot = 0, .guest_phys_addr = 0, .memory_size = low, .userspace_addr = (uintptr_t)vm->mem.base},
-        {.slot = 1, .guest_phys_addr = MEM_HIGH_START, .memory_size = vm->mem.size - low,
+        {.slot = 1,
+         .guest_phys_addr = MEM_HIGH_START,
+         .memory_size = vm->mem.size - low,
          .userspace_addr = (uintptr_t)vm->mem.base + low}};
 
     for (int i = 0; i < 2 && r[i].memory_size; i++)
@@ -42,8 +44,11 @@ static int connect_device(struct vm *vm, enum vm_slot s, struct err *e)
     if (ioctl(vm->vm_fd, KVM_IRQFD, &irq) < 0)
         return err_sys(e, ERR_INTERNAL, "connect the interrupt of device %s", d->ops->name);
     for (unsigned q = 0; q < d->nqueues; q++) {
-        struct kvm_ioeventfd io = {.addr = VM_MMIO_BASE + s * VIRTIO_MMIO_SIZE + QUEUE_NOTIFY, .len = 4, .datamatch = q,
-                                   .fd = d->kick_fd[q], .flags = KVM_IOEVENTFD_FLAG_DATAMATCH};
+        struct kvm_ioeventfd io = {.addr = VM_MMIO_BASE + s * VIRTIO_MMIO_SIZE + QUEUE_NOTIFY,
+                                   .len = 4,
+                                   .datamatch = q,
+                                   .fd = d->kick_fd[q],
+                                   .flags = KVM_IOEVENTFD_FLAG_DATAMATCH};
         if (ioctl(vm->vm_fd, KVM_IOEVENTFD, &io) < 0)
             return err_sys(e, ERR_INTERNAL, "connect queue %u of device %s", q, d->ops->name);
     }
@@ -127,7 +132,8 @@ static int kvm_objects(struct vm *vm, uint32_t mem_mib, unsigned nvcpus, struct 
 static int devices_init(struct vm *vm, struct err *e)
 {
     if (worker_init(&vm->io, e) < 0 || worker_init(&vm->disk_io, e) < 0 ||
-        blk_init(&vm->disk[0], &vm->mem, &vm->disk_io, e) < 0 || blk_init(&vm->disk[1], &vm->mem, &vm->disk_io, e) < 0 ||
+        blk_init(&vm->disk[0], &vm->mem, &vm->disk_io, e) < 0 ||
+        blk_init(&vm->disk[1], &vm->mem, &vm->disk_io, e) < 0 ||
         vsock_init(&vm->vsock, &vm->mem, &vm->io, e) < 0 || net_init(&vm->net, &vm->mem, &vm->io, e) < 0 ||
         rng_init(&vm->rng, &vm->mem, &vm->io, e) < 0 || balloon_init(&vm->balloon, &vm->mem, &vm->io, e) < 0)
         return -1;
@@ -140,12 +146,13 @@ static int devices_init(struct vm *vm, struct err *e)
     return 0;
 }
 
-/* The MSRs of KVM's list and those that a Linux guest needs but some hosts do not list (guest-kernel/README.md "Save"). */
+/* The MSRs of KVM's list and those that a Linux guest needs but some hosts do not list
+ * (guest-kernel/README.md "Save"). */
 static int msr_list_make(struct vm *vm, struct err *e)
 {
-    static const uint32_t extra[] = {MSR_PVM_PAGE, 0xc0000080, 0xc0000081, 0xc0000082, 0xc0000083, 0xc0000084, 0xc0000100,
-                                     0xc0000101,   0xc0000102, 0x1b,       0x6e0,      0x277,      0x4b564d00, 0x4b564d01,
-                                     0x4b564d02,   0x4b564d03, 0x4b564d04};
+    static const uint32_t extra[] = {MSR_PVM_PAGE, 0xc0000080, 0xc0000081, 0xc0000082, 0xc0000083, 0xc0000084,
+                                     0xc0000100,   0xc0000101, 0xc0000102, 0x1b,       0x6e0,      0x277,
+                                     0x4b564d00,   0x4b564d01, 0x4b564d02, 0x4b564d03, 0x4b564d04};
     enum { EXTRA = sizeof extra / sizeof extra[0], ROOM = 1024 };
     struct kvm_msr_list *l = calloc(1, sizeof *l + (ROOM + EXTRA) * sizeof l->indices[0]);
 

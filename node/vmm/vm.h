@@ -10,7 +10,8 @@
 
 #include <linux/kvm.h>
 
-/** Device layout version 1: slot n is 4 KiB at VM_MMIO_BASE + n * 0x1000. It is part of the class of a snapshot. */
+/** Device layout version 1: slot n is 4 KiB at VM_MMIO_BASE + n * 0x1000. It is part of the class of a
+ * snapshot. */
 #define VM_LAYOUT_VERSION 1u
 #define VM_MMIO_BASE 0xd0000000ull
 enum vm_slot { SLOT_ROOT, SLOT_TOOLS, SLOT_VSOCK, SLOT_NET, SLOT_RNG, SLOT_BALLOON, VM_SLOTS };
@@ -79,8 +80,9 @@ struct vm {
 
 extern const uint8_t vm_slot_irq[VM_SLOTS];
 
-/** Makes the KVM VM, RAM, interrupt controllers, vCPUs, devices and threads for a guest of this size, so that only its
- *  contents are missing. Takes `kvm_fd` over. `proc_fd` is a descriptor of /proc (stays the caller's), or -1. */
+/** Makes the KVM VM, RAM, interrupt controllers, vCPUs, devices and threads for a guest of this size, so that
+ * only its contents are missing. Takes `kvm_fd` over. `proc_fd` is a descriptor of /proc (stays the
+ * caller's), or -1. */
 int vm_prepare(struct vm *vm, int kvm_fd, int proc_fd, uint32_t mem_mib, unsigned nvcpus, struct err *e);
 
 /** Throws the guest's KVM objects away and makes them for another size. Only before a guest is inside. */
@@ -95,7 +97,8 @@ static inline bool vm_has(const struct vm *vm, enum vm_slot s)
     return vm->present[s];
 }
 
-/** Lets devices and vCPUs go / stops both; `vm_stop` returns when nothing touches guest RAM any more. Idempotent. */
+/** Lets devices and vCPUs go / stops both; `vm_stop` returns when nothing touches guest RAM any more.
+ * Idempotent. */
 void vm_go(struct vm *vm);
 void vm_stop(struct vm *vm);
 
@@ -113,7 +116,8 @@ int vcpu_set_pvm(struct vcpu *v, uint64_t page, struct err *e);
 int vcpu_set_msr(struct vcpu *v, uint32_t index, uint64_t value);
 
 /* boot.c */
-/** Loads a vmlinux and everything it needs to start on vCPU 0. `cmdline` is appended to what the VMM adds itself. */
+/** Loads a vmlinux and everything it needs to start on vCPU 0. `cmdline` is appended to what the VMM adds
+ * itself. */
 int vm_load_kernel(struct vm *vm, int kernel_fd, const char *cmdline, struct err *e);
 
 /* exits.c: what the guest does outside RAM; called by vCPU threads. */
@@ -126,5 +130,6 @@ void jail_control_thread(void);
 void jail_vcpu_thread(void);
 void jail_io_thread(void);
 void jail_disk_thread(void);
-/** Whether the filters are installed at all (off under sanitizers, which need more). Set before threads start. */
+/** Whether the filters are installed at all (off under sanitizers, which need more). Set before threads
+ * start. */
 void jail_enable(bool on);

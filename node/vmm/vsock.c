@@ -1,5 +1,5 @@
-/* The packets of virtio-vsock. Invariant: nothing that a guest writes into a header selects anything but one of its own
- * connections; what it may make us keep is bounded by the credit that we announced. */
+/* The packets of virtio-vsock. Invariant: nothing that a guest writes into a header selects anything but one
+ * of its own connections; what it may make us keep is bounded by the credit that we announced. */
 #include "node/vmm/vsock.h"
 
 #include "lib/base/ids.h"
@@ -20,9 +20,14 @@
 static struct virtio_vsock_hdr header(struct vsock_conn *c, uint16_t op)
 {
     c->fwd_told = c->fwd_cnt;
-    return (struct virtio_vsock_hdr){.src_cid = VSOCK_CID_HOST, .dst_cid = VSOCK_CID_GUEST, .src_port = c->host_port,
-                                     .dst_port = c->guest_port, .type = VIRTIO_VSOCK_TYPE_STREAM, .op = op,
-                                     .buf_alloc = VSOCK_BUF_BYTES, .fwd_cnt = c->fwd_cnt};
+    return (struct virtio_vsock_hdr){.src_cid = VSOCK_CID_HOST,
+                                     .dst_cid = VSOCK_CID_GUEST,
+                                     .src_port = c->host_port,
+                                     .dst_port = c->guest_port,
+                                     .type = VIRTIO_VSOCK_TYPE_STREAM,
+                                     .op = op,
+                                     .buf_alloc = VSOCK_BUF_BYTES,
+                                     .fwd_cnt = c->fwd_cnt};
 }
 
 /* Takes a receive buffer of the guest that can hold a header; 0 when there is none. */
@@ -60,8 +65,11 @@ static bool resets_send(struct vsock *v)
     unsigned done = 0;
 
     while (done < v->nresets) {
-        struct virtio_vsock_hdr h = {.src_cid = VSOCK_CID_HOST, .dst_cid = VSOCK_CID_GUEST, .type = VIRTIO_VSOCK_TYPE_STREAM,
-                                     .src_port = v->resets[done].host, .dst_port = v->resets[done].guest,
+        struct virtio_vsock_hdr h = {.src_cid = VSOCK_CID_HOST,
+                                     .dst_cid = VSOCK_CID_GUEST,
+                                     .type = VIRTIO_VSOCK_TYPE_STREAM,
+                                     .src_port = v->resets[done].host,
+                                     .dst_port = v->resets[done].guest,
                                      .op = VIRTIO_VSOCK_OP_RST};
         if (!control_send(v, &h))
             break;
@@ -72,7 +80,8 @@ static bool resets_send(struct vsock *v)
     return v->nresets == 0;
 }
 
-/* One packet of data (or the gateway's prefix). 1 = sent, 0 = nothing to send now, -1 = no buffer of the guest. */
+/* One packet of data (or the gateway's prefix). 1 = sent, 0 = nothing to send now, -1 = no buffer of the
+ * guest. */
 static int data_send(struct vsock *v, struct vsock_conn *c)
 {
     struct virtio_vsock_hdr h = header(c, VIRTIO_VSOCK_OP_RW);
@@ -208,7 +217,9 @@ static struct vsock_conn *conn_find(struct vsock *v, const struct virtio_vsock_h
 {
     struct vsock_conn *c = v->conns[h->dst_port % VSOCK_CONNS_MAX];
 
-    return c && c->host_port == h->dst_port && c->guest_port == h->src_port && c->state != VSOCK_PORT_WANTED ? c : NULL;
+    return c && c->host_port == h->dst_port && c->guest_port == h->src_port && c->state != VSOCK_PORT_WANTED
+               ? c
+               : NULL;
 }
 
 static void packet_data(struct vsock *v, struct vsock_conn *c, struct virtq_chain *chain, uint32_t len)
@@ -330,7 +341,8 @@ static void run_queue(struct virtio_dev *d, unsigned qi)
     vsock_pump(v);
 }
 
-/* Only the worker frees connections: it may hold an event of one in its hands while a vCPU thread resets the device. */
+/* Only the worker frees connections: it may hold an event of one in its hands while a vCPU thread resets the
+ * device. */
 static void drop_all(struct vsock *v)
 {
     v->drop_wanted = false;
@@ -419,8 +431,11 @@ static void on_timer(struct watch *x, uint32_t events)
     pthread_mutex_unlock(&v->dev.lock);
 }
 
-static const struct virtio_ops vsock_ops = {
-    .name = "vsock", .id = VIRTIO_ID_VSOCK, .run_queue = run_queue, .reset = device_reset, .driver_ok = driver_ok};
+static const struct virtio_ops vsock_ops = {.name = "vsock",
+                                            .id = VIRTIO_ID_VSOCK,
+                                            .run_queue = run_queue,
+                                            .reset = device_reset,
+                                            .driver_ok = driver_ok};
 
 int vsock_init(struct vsock *v, const struct guest_mem *mem, struct worker *w, struct err *e)
 {

@@ -1,6 +1,7 @@
-/* virtio-vsock (VIRTIO 1.2 §5.10): the only way into a guest. Host side are two listening Unix sockets (internal.md §5):
- * `ctl` → guest port 1; `in` → 2 bytes of port, then envd (49983) directly or any other port through the gateway on guest
- * port 2, after one status byte. Connections that the guest opens are refused. */
+/* virtio-vsock (VIRTIO 1.2 §5.10): the only way into a guest. Host side are two listening Unix sockets
+ * (internal.md §5): `ctl` → guest port 1; `in` → 2 bytes of port, then envd (49983) directly or any other
+ * port through the gateway on guest port 2, after one status byte. Connections that the guest opens are
+ * refused. */
 #pragma once
 
 #include "node/vmm/virtio.h"
@@ -48,9 +49,10 @@ struct vsock_conn {
     uint8_t prefix[2]; /* gateway: the port, sent to the guest before anything else */
     uint8_t prefix_len, port_len;
     uint8_t port_bytes[2];
-    uint32_t peer_buf, peer_fwd, tx_cnt; /* host → guest: the guest's buffer, what it consumed, what was sent */
-    uint32_t rx_cnt, fwd_cnt, fwd_told;  /* guest → host: received, passed on, last announced */
-    uint8_t *buf;                        /* guest's bytes that the socket did not take; VSOCK_BUF_BYTES, made when needed */
+    uint32_t peer_buf, peer_fwd,
+        tx_cnt; /* host → guest: the guest's buffer, what it consumed, what was sent */
+    uint32_t rx_cnt, fwd_cnt, fwd_told; /* guest → host: received, passed on, last announced */
+    uint8_t *buf; /* guest's bytes that the socket did not take; VSOCK_BUF_BYTES, made when needed */
     uint32_t buf_at, buf_len;
     struct vsock_conn *next_ready;
     bool queued;
@@ -84,20 +86,23 @@ void vsock_free(struct vsock *v);
 
 /** Connections that the guest believes in, for a snapshot; at most VSOCK_CONNS_MAX. */
 unsigned vsock_save(const struct vsock *v, struct vsock_ports *out);
-/** After a restore: an RST for each goes out before any new REQUEST (experiments.md §5), on a new range of host ports. */
+/** After a restore: an RST for each goes out before any new REQUEST (experiments.md §5), on a new range of
+ * host ports. */
 int vsock_load(struct vsock *v, const struct vsock_ports *ports, unsigned n, struct err *e);
 
 /* Between vsock.c (packets) and vsock_conn.c (sockets). The device's lock is held. */
-void vsock_conn_ready(struct vsock_conn *c);      /* has something for the guest: queue it */
-void vsock_conn_free(struct vsock_conn *c);       /* closes the socket, forgets everything */
-void vsock_conn_reset(struct vsock_conn *c);      /* tells the guest RST, then frees */
-void vsock_conn_opened(struct vsock_conn *c);     /* the guest accepted */
-void vsock_conn_refused(struct vsock_conn *c);    /* the guest sent RST */
+void vsock_conn_ready(struct vsock_conn *c);                    /* has something for the guest: queue it */
+void vsock_conn_free(struct vsock_conn *c);                     /* closes the socket, forgets everything */
+void vsock_conn_reset(struct vsock_conn *c);                    /* tells the guest RST, then frees */
+void vsock_conn_opened(struct vsock_conn *c);                   /* the guest accepted */
+void vsock_conn_refused(struct vsock_conn *c);                  /* the guest sent RST */
 void vsock_conn_shutdown(struct vsock_conn *c, uint32_t flags); /* the guest sent SHUTDOWN */
-bool vsock_conn_receive(struct vsock_conn *c, const struct iovec *iov, unsigned n, uint32_t len); /* false: reset it */
+bool vsock_conn_receive(struct vsock_conn *c, const struct iovec *iov, unsigned n,
+                        uint32_t len); /* false: reset it */
 void vsock_reset_say(struct vsock *v, uint32_t host_port, uint32_t guest_port);
 void vsock_accept(struct vsock *v, struct watch *x, enum vsock_kind kind);
-void vsock_tick(struct vsock *v);                 /* deadlines of connections that are not open yet */
+void vsock_tick(struct vsock *v); /* deadlines of connections that are not open yet */
 void vsock_listen(struct vsock *v, bool on);
-/** Sends what is due into the guest's receive buffers; then continues with its transmissions if they waited. */
+/** Sends what is due into the guest's receive buffers; then continues with its transmissions if they waited.
+ */
 void vsock_pump(struct vsock *v);

@@ -1,6 +1,6 @@
-/* The host's side of vsock connections: Unix sockets, their half-closes and deadlines. Invariant: a connection is in
- * `conns` at the slot that its host port names, from the accept until it is freed, and its socket is watched
- * edge-triggered: `readable` stays true until a read says EAGAIN. */
+/* The host's side of vsock connections: Unix sockets, their half-closes and deadlines. Invariant: a
+ * connection is in `conns` at the slot that its host port names, from the accept until it is freed, and its
+ * socket is watched edge-triggered: `readable` stays true until a read says EAGAIN. */
 #include "node/vmm/vsock.h"
 
 #include "lib/base/clock.h"
@@ -13,8 +13,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define CONNECT_MAX_US 5000000  /* no answer of the guest, or no port from the relay */
-#define CTL_RETRY_US 5000       /* cube-init is not listening yet */
+#define CONNECT_MAX_US 5000000 /* no answer of the guest, or no port from the relay */
+#define CTL_RETRY_US 5000      /* cube-init is not listening yet */
 #define CTL_GIVE_UP_US 60000000
 #define TICK_US 5000
 
@@ -160,7 +160,8 @@ static bool port_read(struct vsock_conn *c)
     return true;
 }
 
-/* Everything of the guest's that was kept is out: pass on its half-close, or end. Returns false when `c` is freed. */
+/* Everything of the guest's that was kept is out: pass on its half-close, or end. Returns false when `c` is
+ * freed. */
 static bool after_flush(struct vsock_conn *c)
 {
     if (c->buf_len)
@@ -256,7 +257,8 @@ void vsock_conn_shutdown(struct vsock_conn *c, uint32_t flags)
         c->guest_wont_receive = true;
         c->host_eof = true;
     }
-    if (c->state == VSOCK_CONNECTING || (c->state == VSOCK_ENDING && c->guest_wont_send && c->guest_wont_receive)) {
+    if (c->state == VSOCK_CONNECTING ||
+        (c->state == VSOCK_ENDING && c->guest_wont_send && c->guest_wont_receive)) {
         vsock_conn_reset(c);
         return;
     }
@@ -331,7 +333,10 @@ static struct vsock_conn *conn_new(struct vsock *v, int fd, enum vsock_kind kind
     if (!c)
         return NULL;
     v->port_epoch = (v->port_epoch + 1) & 0x3fffff; /* 31 bits of port: never −1 */
-    *c = (struct vsock_conn){.io = {fd, on_socket}, .v = v, .kind = kind, .since_us = clock_mono_us(),
+    *c = (struct vsock_conn){.io = {fd, on_socket},
+                             .v = v,
+                             .kind = kind,
+                             .since_us = clock_mono_us(),
                              .host_port = (v->port_epoch | 1u << 21) * VSOCK_CONNS_MAX + slot};
     v->conns[slot] = c;
     v->nconns++;

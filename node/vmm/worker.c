@@ -1,4 +1,5 @@
-/* The event loop of a device thread. Invariant: while `parked` is true the thread touches neither devices nor guest RAM. */
+/* The event loop of a device thread. Invariant: while `parked` is true the thread touches neither devices nor
+ * guest RAM. */
 #include "node/vmm/worker.h"
 
 #include <errno.h>
@@ -19,13 +20,15 @@ static void on_wake(struct watch *x, uint32_t events)
 
 int worker_init(struct worker *w, struct err *e)
 {
-    *w = (struct worker){.epoll_fd = epoll_create1(EPOLL_CLOEXEC), .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    *w = (struct worker){.epoll_fd = epoll_create1(EPOLL_CLOEXEC),
+                         .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (w->epoll_fd < 0 || w->wake_fd < 0)
         return err_sys(e, ERR_INTERNAL, "set up a device thread");
     pthread_mutex_init(&w->gate, NULL);
     pthread_cond_init(&w->gate_changed, NULL);
     w->wake = (struct watch){w->wake_fd, on_wake};
-    return worker_watch(w, &w->wake, EPOLLIN) < 0 ? err_sys(e, ERR_INTERNAL, "watch the wake-up descriptor") : 0;
+    return worker_watch(w, &w->wake, EPOLLIN) < 0 ? err_sys(e, ERR_INTERNAL, "watch the wake-up descriptor")
+                                                  : 0;
 }
 
 int worker_watch(struct worker *w, struct watch *x, uint32_t events)
@@ -42,7 +45,8 @@ void worker_unwatch(struct worker *w, struct watch *x)
 
 void worker_turn(struct worker *w, int timeout_ms)
 {
-    /* One event per wait: a handler may close a descriptor (and free its watch) that a longer list would still name. */
+    /* One event per wait: a handler may close a descriptor (and free its watch) that a longer list would
+     * still name. */
     struct epoll_event ev;
     unsigned left = TURN_EVENTS;
 

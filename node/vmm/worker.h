@@ -1,4 +1,5 @@
-/* A thread that serves devices: epoll over eventfds, sockets and timers, with a gate to stop it between two events. */
+/* A thread that serves devices: epoll over eventfds, sockets and timers, with a gate to stop it between two
+ * events. */
 #pragma once
 
 #include "lib/base/err.h"
@@ -35,7 +36,8 @@ void worker_unwatch(struct worker *w, struct watch *x);
 void worker_pause(struct worker *w);
 void worker_resume(struct worker *w);
 
-/** Handles what is ready now, waiting at most `timeout_ms`; what the thread does in a loop, and what tests call. */
+/** Handles what is ready now, waiting at most `timeout_ms`; what the thread does in a loop, and what tests
+ * call. */
 void worker_turn(struct worker *w, int timeout_ms);
 
 /** Starts a detached-free thread with a small stack and all signals blocked but the one that stops vCPUs. */

@@ -1,4 +1,5 @@
-/* Blocking client of a VMM. Invariant: one request is in flight at a time; events that come between are kept. */
+/* Blocking client of a VMM. Invariant: one request is in flight at a time; events that come between are kept.
+ */
 #include "node/vmmctl/client.h"
 
 #include "lib/base/cleanup.h"
@@ -15,7 +16,8 @@
 #define MESSAGE_MAX 16384
 #define FDS_MAX 16
 
-static int message_send(int sock, const Cube__Vmm__V1__Request *q, const int *fds, unsigned nfds, struct err *e)
+static int message_send(int sock, const Cube__Vmm__V1__Request *q, const int *fds, unsigned nfds,
+                        struct err *e)
 {
     uint8_t data[MESSAGE_MAX];
     union {
@@ -32,7 +34,8 @@ static int message_send(int sock, const Cube__Vmm__V1__Request *q, const int *fd
         m.msg_control = anc.bytes;
         m.msg_controllen = CMSG_SPACE(sizeof(int) * nfds);
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int) * nfds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        *c = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof(int) * nfds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(c), fds, sizeof(int) * nfds);
     }
     if (sendmsg(sock, &m, MSG_NOSIGNAL) < 0)
@@ -72,8 +75,8 @@ static void event_keep(struct vmm_client *c, Cube__Vmm__V1__Reply *r)
         vmm_reply_free(r);
 }
 
-int vmm_call(struct vmm_client *c, Cube__Vmm__V1__Request *q, const int *fds, unsigned nfds, Cube__Vmm__V1__Reply **reply,
-             struct err *e)
+int vmm_call(struct vmm_client *c, Cube__Vmm__V1__Request *q, const int *fds, unsigned nfds,
+             Cube__Vmm__V1__Reply **reply, struct err *e)
 {
     q->id = ++c->next_id;
     if (message_send(c->sock, q, fds, nfds, e) < 0)
@@ -115,7 +118,8 @@ int vmm_attach(struct vmm_client *c, int sock, struct err *e)
 static void child_exec(const struct vmm_spawn *s, int listener, int kvm, int proc)
 {
     char mem[16], cpus[16];
-    char *argv[] = {"cube-vmm", "--memory-mib", mem, "--vcpus", cpus, s->seccomp ? NULL : "--no-seccomp", NULL};
+    char *argv[] = {"cube-vmm", "--memory-mib", mem, "--vcpus", cpus, s->seccomp ? NULL : "--no-seccomp",
+                    NULL};
 
     snprintf(mem, sizeof mem, "%u", s->memory_mib);
     snprintf(cpus, sizeof cpus, "%u", s->vcpus);

@@ -17,7 +17,8 @@ static const char usage[] =
     "SYNOPSIS\n"
     "  cube vm run --kernel VMLINUX --root IMAGE [--tools IMAGE] [OPTIONS]\n"
     "\n"
-    "The guest's console goes to standard output. The root image is not changed: writes go to a layer file, or are\n"
+    "The guest's console goes to standard output. The root image is not changed: writes go to a layer file, "
+    "or are\n"
     "forgotten. The command ends when the guest resets or powers off.\n"
     "\n"
     "OPTIONS\n"
@@ -25,13 +26,15 @@ static const char usage[] =
     "  --root FILE       disk image for /dev/vda\n"
     "  --layer FILE      keep what the guest writes to /dev/vda here (default: a temporary file)\n"
     "  --tools FILE      read-only disk image for /dev/vdb\n"
-    "  --cmdline TEXT    kernel command line (default: \"root=/dev/vdb rootfstype=erofs ro init=/cube-init\" with --tools,\n"
+    "  --cmdline TEXT    kernel command line (default: \"root=/dev/vdb rootfstype=erofs ro init=/cube-init\" "
+    "with --tools,\n"
     "                    else \"root=/dev/vda rw\")\n"
     "  --memory-mib N    guest memory (default 512)\n"
     "  --vcpus N         virtual CPUs (default 1)\n"
     "  --disk-mib N      size of /dev/vda when larger than the image\n"
     "  --ctl PATH        Unix socket to the guest's infrastructure plane (vsock port 1)\n"
-    "  --in PATH         Unix socket into the guest's ports: 2 bytes of port, then 1 status byte, then raw bytes\n"
+    "  --in PATH         Unix socket into the guest's ports: 2 bytes of port, then 1 status byte, then raw "
+    "bytes\n"
     "  --vmm FILE        cube-vmm (default: beside this program)\n"
     "  --no-seccomp      no system call filters\n";
 
@@ -43,30 +46,59 @@ struct options {
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    static const struct option longopts[] = {
-        {"kernel", 1, NULL, 'k'}, {"root", 1, NULL, 'r'}, {"layer", 1, NULL, 'l'}, {"tools", 1, NULL, 't'},
-        {"cmdline", 1, NULL, 'c'}, {"memory-mib", 1, NULL, 'm'}, {"vcpus", 1, NULL, 'v'}, {"disk-mib", 1, NULL, 'd'},
-        {"ctl", 1, NULL, 'C'}, {"in", 1, NULL, 'I'}, {"vmm", 1, NULL, 'V'}, {"no-seccomp", 0, NULL, 's'},
-        {"help", 0, NULL, 'h'}, {0}};
+    static const struct option longopts[] = {{"kernel", 1, NULL, 'k'},  {"root", 1, NULL, 'r'},
+                                             {"layer", 1, NULL, 'l'},   {"tools", 1, NULL, 't'},
+                                             {"cmdline", 1, NULL, 'c'}, {"memory-mib", 1, NULL, 'm'},
+                                             {"vcpus", 1, NULL, 'v'},   {"disk-mib", 1, NULL, 'd'},
+                                             {"ctl", 1, NULL, 'C'},     {"in", 1, NULL, 'I'},
+                                             {"vmm", 1, NULL, 'V'},     {"no-seccomp", 0, NULL, 's'},
+                                             {"help", 0, NULL, 'h'},    {0}};
     int c;
 
     optind = 0;
     while ((c = getopt_long(argc, argv, "", longopts, NULL)) >= 0) {
         switch (c) {
-        case 'k': o->kernel = optarg; break;
-        case 'r': o->root = optarg; break;
-        case 'l': o->layer = optarg; break;
-        case 't': o->tools = optarg; break;
-        case 'c': o->cmdline = optarg; break;
-        case 'm': o->memory_mib = strtoul(optarg, NULL, 10); break;
-        case 'v': o->vcpus = strtoul(optarg, NULL, 10); break;
-        case 'd': o->disk_mib = strtoul(optarg, NULL, 10); break;
-        case 'C': o->ctl = optarg; break;
-        case 'I': o->in = optarg; break;
-        case 'V': o->vmm = optarg; break;
-        case 's': o->no_seccomp = true; break;
-        case 'h': fputs(usage, stdout); return 1;
-        default: return -1;
+        case 'k':
+            o->kernel = optarg;
+            break;
+        case 'r':
+            o->root = optarg;
+            break;
+        case 'l':
+            o->layer = optarg;
+            break;
+        case 't':
+            o->tools = optarg;
+            break;
+        case 'c':
+            o->cmdline = optarg;
+            break;
+        case 'm':
+            o->memory_mib = strtoul(optarg, NULL, 10);
+            break;
+        case 'v':
+            o->vcpus = strtoul(optarg, NULL, 10);
+            break;
+        case 'd':
+            o->disk_mib = strtoul(optarg, NULL, 10);
+            break;
+        case 'C':
+            o->ctl = optarg;
+            break;
+        case 'I':
+            o->in = optarg;
+            break;
+        case 'V':
+            o->vmm = optarg;
+            break;
+        case 's':
+            o->no_seccomp = true;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return 1;
+        default:
+            return -1;
         }
     }
     if (!o->kernel || !o->root || optind < argc) {
@@ -88,11 +120,11 @@ static const char *vmm_path(char buf[PATH_MAX])
     self[n] = 0;
     char *dir = dirname(self);
     for (unsigned i = 0; i < sizeof places / sizeof places[0]; i++) {
-        #pragma GCC diagnostic push
-        #pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
         if (snprintf(buf, PATH_MAX, places[i], dir) < PATH_MAX && access(buf, X_OK) == 0)
             return buf;
-        #pragma GCC diagnostic pop
+#pragma GCC diagnostic pop
     }
     return "cube-vmm";
 }
@@ -112,8 +144,8 @@ static int boot(struct vmm_client *c, const struct options *o, struct err *e)
         close(fd);
         d[0].layer = temp;
     }
-    int rc = vmm_wiring_open(&w, d, o->tools ? 2 : 1, -1, STDOUT_FILENO, o->ctl, o->in, (unsigned)o->memory_mib,
-                             (unsigned)o->vcpus, e);
+    int rc = vmm_wiring_open(&w, d, o->tools ? 2 : 1, -1, STDOUT_FILENO, o->ctl, o->in,
+                             (unsigned)o->memory_mib, (unsigned)o->vcpus, e);
     if (!o->layer)
         unlink(temp);
     if (rc < 0)
@@ -145,7 +177,8 @@ int vm_run_command(int argc, char **argv)
     int rc = parse(argc, argv, &o);
     if (rc)
         return rc < 0 ? 2 : 0;
-    struct vmm_spawn s = {o.vmm ? o.vmm : vmm_path(path), (unsigned)o.memory_mib, (unsigned)o.vcpus, !o.no_seccomp};
+    struct vmm_spawn s = {o.vmm ? o.vmm : vmm_path(path), (unsigned)o.memory_mib, (unsigned)o.vcpus,
+                          !o.no_seccomp};
     if (vmm_spawn(&c, &s, &e) < 0 || boot(&c, &o, &e) < 0) {
         fprintf(stderr, "cube vm run: %s\n", e.msg);
         vmm_close(&c);

@@ -41,8 +41,9 @@ static int disk_open(struct vmm_wiring *w, unsigned i, const struct vmm_disk_spe
     return 0;
 }
 
-int vmm_wiring_open(struct vmm_wiring *w, const struct vmm_disk_spec *disks, unsigned ndisks, int tap_fd, int console_fd,
-                    const char *ctl_path, const char *in_path, unsigned memory_mib, unsigned vcpus, struct err *e)
+int vmm_wiring_open(struct vmm_wiring *w, const struct vmm_disk_spec *disks, unsigned ndisks, int tap_fd,
+                    int console_fd, const char *ctl_path, const char *in_path, unsigned memory_mib,
+                    unsigned vcpus, struct err *e)
 {
     static const uint8_t mac[6] = {0x02, 0xcb, 0, 0, 0, 0x21};
 

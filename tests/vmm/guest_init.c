@@ -1,8 +1,10 @@
-/* A static init for the VMM's tests: serves vsock ports as cube-init, the gateway and envd do, with small commands.
+/* A static init for the VMM's tests: serves vsock ports as cube-init, the gateway and envd do, with small
+ * commands.
  *
  * Port 1 (and 2 after the port handshake, and 49983): line commands, one answer line each:
- *   ping → pong; echo N → N raw bytes are echoed; uptime; sum PATH → FNV-1a of a file; write PATH MIB SEED; sync;
- *   dirty MIB → writes to that much memory of its own; check MIB; drop (frees it); cmdline; rng; reboot; cpus; hash */
+ *   ping → pong; echo N → N raw bytes are echoed; uptime; sum PATH → FNV-1a of a file; write PATH MIB SEED;
+ * sync; dirty MIB → writes to that much memory of its own; check MIB; drop (frees it); cmdline; rng; reboot;
+ * cpus; hash */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/reboot.h>
