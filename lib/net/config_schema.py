@@ -8,7 +8,7 @@ import sys
 SECTIONS = {
     "api": ["api"], "master": ["master"], "proxy": ["proxy"], "lifecycle": ["lifecycle"],
     "node": ["node/daemon", "node/store", "node/template", "node/net"], "jailer": ["node/jailer"],
-    "relay": ["node/relay"], "egress": ["node/egress"],
+    "relay": ["node/relay"], "egress": ["node/egress"], "dns": ["node/dns"],
 }
 # Keys that several programs share, with their defaults.
 COMMON = {

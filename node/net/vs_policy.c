@@ -5,6 +5,7 @@
 #include "lib/base/cleanup.h"
 #include "node/net/cubevs.skel.h"
 #include "node/net/vs_internal.h"
+#include "node/net/vs_ranges.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,39 +17,6 @@
 #define POLICY_MAX 100000 /* entries of one list */
 #define BURST_MS 100      /* a bucket holds this much of its rate, at least one GSO packet */
 #define BURST_MIN 65536
-
-/* RFC 6890 and its registries: what is not the public internet. 169.254.169.254 lies in 169.254/16. */
-static const char *const always_denied[] = {
-    "0.0.0.0/8",     "10.0.0.0/8",      "100.64.0.0/10",  "127.0.0.0/8",    "169.254.0.0/16",
-    "172.16.0.0/12", "192.0.0.0/24",    "192.0.2.0/24",   "192.88.99.0/24", "192.168.0.0/16",
-    "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4",    "240.0.0.0/4",
-};
-
-int vs_cidr_parse(const char *s, struct vs_cidr *out, struct err *e)
-{
-    char text[20];
-    const char *slash = strchr(s, '/');
-    size_t n = slash ? (size_t)(slash - s) : strlen(s);
-    unsigned long bits = 32;
-    if (slash) {
-        char *end;
-        bits = strtoul(slash + 1, &end, 10);
-        if (slash[1] < '0' || slash[1] > '9' || *end || end - slash > 3 || bits > 32)
-            return err_set(e, ERR_INVALID, "'%.40s' is no address range", s);
-    }
-    struct in_addr a;
-    if (n >= sizeof text)
-        return err_set(e, ERR_INVALID, "'%.40s' is no IPv4 address", s);
-    memcpy(text, s, n);
-    text[n] = '\0';
-    if (inet_pton(AF_INET, text, &a) != 1)
-        return err_set(e, ERR_INVALID, "'%.40s' is no IPv4 address", s);
-    uint32_t mask = bits ? ~0u << (32 - bits) : 0;
-    if (ntohl(a.s_addr) & ~mask)
-        return err_set(e, ERR_INVALID, "'%.40s' has bits outside its prefix", s);
-    *out = (struct vs_cidr){.ip = a.s_addr, .bits = (uint8_t)bits};
-    return 0;
-}
 
 static int put_range(struct vs *v, const struct vs_cidr *c, uint8_t opened, struct err *e)
 {
@@ -82,8 +50,8 @@ int vs_set_ranges(struct vs *v, const struct vs_cidr *denied, size_t n_denied, c
         bpf_map__delete_elem(v->skel->maps.vs_ranges, &k, sizeof k, 0);
     }
     struct vs_cidr c;
-    for (size_t i = 0; i < sizeof always_denied / sizeof *always_denied; i++)
-        if (vs_cidr_parse(always_denied[i], &c, e) < 0 || put_range(v, &c, 0, e) < 0)
+    for (size_t i = 0; i < vs_always_denied_count; i++)
+        if (vs_cidr_parse(vs_always_denied[i], &c, e) < 0 || put_range(v, &c, 0, e) < 0)
             return -1;
     c = (struct vs_cidr){.ip = v->config.uplink_ip, .bits = 32};
     if (put_range(v, &c, 0, e) < 0)
