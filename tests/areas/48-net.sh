@@ -5,3 +5,4 @@ cd "$CUBE_ROOT" || exit 1
 tests/net/attacks.sh
 tests/net/traffic.sh
 "$CUBE_BUILD_DIR/tests/net/net-policy-test"
+tests/net/dns.sh
