@@ -129,8 +129,10 @@ static void on_drained(struct worker *w)
         loop_stop(w->loop);
         return;
     }
-    for (int64_t i = 1; i < s.api.threads; i++)
+    for (int64_t i = 1; i < s.api.threads; i++) {
         pthread_join(workers[i].thread, NULL);
+        loop_free(workers[i].loop);
+    }
     daemon_done();
 }
 

@@ -26,6 +26,7 @@
 #define PIPELINE_MAX (64 << 10) /* bytes a client may send ahead while its request is served */
 #define SWEEP_MS 1000
 #define DRAIN_MS 10000
+#define DRAIN_STEP_MS 20
 
 static call_handler *const handlers[ROUTE_COUNT] = {
 #define ROUTE(id, ...) handle_##id,
@@ -335,15 +336,39 @@ int worker_start(struct worker *w, struct api *api, struct loop *loop, struct er
     return 0;
 }
 
+static void end_connections(struct worker *w, bool with_calls)
+{
+    for (struct conn *conn = w->conns, *next; conn; conn = next) {
+        next = conn->next;
+        if (conn->call && !with_calls)
+            continue;
+        if (conn->call && !conn->call->answered) {
+            upstream_cancel(conn->call);
+            call_error(conn->call, ERR_UNAVAILABLE, "the API is shutting down");
+        }
+        shutdown(h2o_socket_get_fd(conn->sock), SHUT_RD); /* h2o sees the end and closes */
+    }
+}
+
+static void worker_end(struct worker *w)
+{
+    loop_timer_stop(w->loop, &w->sweep);
+    masters_free(w->masters);
+    key_cache_free(w->keys);
+    buf_free(&w->out);
+    h2o_context_dispose(&w->ctx);
+    w->drained(w);
+}
+
 static void on_drain(struct loop_timer *t)
 {
     struct worker *w = H2O_STRUCT_FROM_MEMBER(struct worker, drain, t);
-    static const int step_ms = 20;
-    if (w->ncalls == 0 || loop_now_ms(w->loop) - w->drain_since_ms >= DRAIN_MS) {
-        w->drained(w);
+    if (w->nconns == 0) {
+        worker_end(w);
         return;
     }
-    loop_timer_start(w->loop, t, step_ms);
+    end_connections(w, loop_now_ms(w->loop) - w->drain_since_ms >= DRAIN_MS);
+    loop_timer_start(w->loop, t, DRAIN_STEP_MS);
 }
 
 void worker_drain(struct worker *w, void (*drained)(struct worker *w))
@@ -352,7 +377,8 @@ void worker_drain(struct worker *w, void (*drained)(struct worker *w))
         return;
     loop_listener_free(w->listener);
     w->listener = NULL;
-    h2o_context_request_shutdown(&w->ctx);
+    w->ctx.shutdown_requested =
+        1; /* answers say `connection: close`; h2o's own call also starts timers for HTTP/2 */
     w->drain_since_ms = loop_now_ms(w->loop);
     w->drained = drained;
     w->drain.fire = on_drain;

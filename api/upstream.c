@@ -45,8 +45,14 @@ static void finish(struct upstream *u, const struct err *e)
 {
     struct call *c = u->call;
     c->upstream = NULL;
+    struct err named;
     if (e->code == ERR_UNAVAILABLE)
         call_add_header(c, "retry-after", "1");
+    if (e->code == ERR_UNSUPPORTED) {
+        err_set(&named, ERR_UNSUPPORTED, "%s (%s %s) is not implemented yet: %.150s", c->route->name,
+                route_method_name(c->route->method), c->route->pattern, e->msg);
+        e = &named;
+    }
     bool unknown_outcome = (e->code == ERR_UNAVAILABLE && e->sys != ECONNREFUSED) || e->code == ERR_DEADLINE;
     if ((u->flags & UPSTREAM_CREATE) && unknown_outcome && !call_header(c, "idempotency-key"))
         call_add_header(c, "should-retry", "false");
