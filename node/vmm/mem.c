@@ -39,6 +39,8 @@ int mem_map_file(struct guest_mem *m, int fd, bool shared, struct err *e)
     if (p == MAP_FAILED)
         return err_sys(e, ERR_INTERNAL, "map the memory file");
     m->shared = shared;
+    m->file_dev = st.st_dev;
+    m->file_ino = st.st_ino;
     return 0;
 }
 

@@ -13,9 +13,10 @@
 #define MEM_MAX_MIB (64u * 1024)
 
 struct guest_mem {
-    uint8_t *base; /* host address of guest-physical 0 */
-    uint64_t size; /* bytes of RAM, a multiple of 1 MiB */
-    bool shared;   /* backed MAP_SHARED by a file: freed pages need MADV_REMOVE */
+    uint8_t *base;               /* host address of guest-physical 0 */
+    uint64_t size;               /* bytes of RAM, a multiple of 1 MiB */
+    bool shared;                 /* backed MAP_SHARED by a file: freed pages need MADV_REMOVE */
+    uint64_t file_dev, file_ino; /* which, when `shared` */
 };
 
 /** Reserves an address range for `mib` MiB of anonymous RAM. Costs no memory until it is touched. */

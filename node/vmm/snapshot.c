@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ZERO_STEP (64u << 10)
@@ -60,10 +61,24 @@ static int range_write_sparse(struct vm *vm, int fd, uint64_t off, uint64_t len,
     return 0;
 }
 
+/* Whether the file is the one that RAM is mapped from: then everything is in it already. */
+static bool is_ram_file(const struct vm *vm, int fd)
+{
+    struct stat st;
+
+    return vm->mem.shared && fstat(fd, &st) == 0 && st.st_dev == vm->mem.file_dev &&
+           st.st_ino == vm->mem.file_ino;
+}
+
 static int memory_full(struct vm *vm, int fd, uint64_t *written, struct err *e)
 {
     struct mem_extents x = {0};
     int rc = 0;
+
+    if (is_ram_file(vm, fd)) {
+        *written = vm->mem.size;
+        return 0;
+    }
 
     if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)vm->mem.size) < 0)
         return err_sys(e, ERR_INTERNAL, "size the memory file");
