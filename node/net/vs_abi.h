@@ -13,11 +13,11 @@
 #define VS_GATEWAY_IP 0xa9fe0016u /* 169.254.0.22, host order */
 #define VS_GUEST_MAC                                                                                         \
     {                                                                                                        \
-        0x02, 0xcb, 0x00, 0x00, 0x00, 0x15                                                                   \
+        0x02, 0xcb, 0x00, 0x00, 0x00, 0x01                                                                   \
     }
 #define VS_GATEWAY_MAC                                                                                       \
     {                                                                                                        \
-        0x02, 0xcb, 0x00, 0x00, 0x00, 0x16                                                                   \
+        0x02, 0xcb, 0x00, 0x00, 0x00, 0x02                                                                   \
     }
 
 /* Ports of the uplink's address that are ours: the loader puts them into ip_local_reserved_ports. */

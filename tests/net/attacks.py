@@ -4,7 +4,7 @@ import struct
 import sys
 
 GUEST, GATEWAY = '169.254.0.21', '169.254.0.22'
-GUEST_MAC, GATEWAY_MAC = bytes.fromhex('02cb00000015'), bytes.fromhex('02cb00000016')
+GUEST_MAC, GATEWAY_MAC = bytes.fromhex('02cb00000001'), bytes.fromhex('02cb00000002')
 WEB = '93.184.216.34'
 
 

@@ -12,12 +12,12 @@ cvs() { in_ns "$node" "$vs" --pins "$pins_root/bpf/vs" --uplink up0 --service sv
 add_guest() { # NAME TAP
     ip netns add "$1"
     ip link add "$2" netns "$node" type veth peer name eth0 netns "$1"
-    in_ns "$1" ip link set eth0 address 02:cb:00:00:00:15
+    in_ns "$1" ip link set eth0 address 02:cb:00:00:00:01
     in_ns "$1" ip link set eth0 mtu 1450 up
     in_ns "$1" ip link set lo up
     in_ns "$1" ip addr add 169.254.0.21/30 dev eth0
     in_ns "$1" ip route add default via 169.254.0.22
-    in_ns "$node" ip link set "$2" address 02:cb:00:00:00:16
+    in_ns "$node" ip link set "$2" address 02:cb:00:00:00:02
     in_ns "$node" ip link set "$2" up
     # checksums of veth peers stay partial for ever; a TAP's do not: make the guest's real
     in_ns "$1" ethtool -K eth0 tx off >/dev/null 2>&1 || true
