@@ -1,0 +1,265 @@
+/* `vmm-restore`, `memory` and `pause` of cube-vmm alone, with a small guest of 512 MiB (contracts/internal.md
+ * §12). */
+#include "bench/vmm/report.h"
+#include "tests/vmm/harness.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GUEST_MIB 512
+
+static bool use_working_set = true;
+
+static void settle(struct guest *g)
+{
+    int fd = guest_dial(g, 49983, NULL);
+
+    for (int i = 0; i < 20; i++)
+        CHECK(!strcmp(ask(fd, "ping"), "pong"));
+    close(fd);
+    usleep(300000);
+}
+
+static const struct snapshot_files *base_files(const char *layer)
+{
+    static struct snapshot_files f;
+
+    f = (struct snapshot_files){.state = "base.state",
+                                .memory = "base.mem",
+                                .layer = layer,
+                                .working_set =
+                                    use_working_set && access(in_tmp("ws"), F_OK) == 0 ? "ws" : NULL};
+    return &f;
+}
+
+static void make_template(void)
+{
+    Cube__Vmm__V1__Request q = CUBE__VMM__V1__REQUEST__INIT;
+    Cube__Vmm__V1__WorkingSet w = CUBE__VMM__V1__WORKING_SET__INIT;
+    struct err e = {0};
+    struct guest g;
+
+    guest_spawn(&g, GUEST_MIB, 1);
+    guest_boot(&g, "base.layer");
+    settle(&g);
+    OK(guest_snapshot(&g, "base", false, false, NULL, &e), e);
+    guest_end(&g);
+    /* The first clone shows what later ones will touch. */
+    copy_file(in_tmp("base.layer"), in_tmp("first.layer"));
+    guest_spawn(&g, GUEST_MIB, 1);
+    OK(guest_restore(&g, base_files("first.layer"), &e, NULL), e);
+    int fd = guest_dial(&g, 49983, NULL);
+    CHECK(!strcmp(ask(fd, "ping"), "pong"));
+    int ws = file_new("ws.tmp");
+    q.op_case = CUBE__VMM__V1__REQUEST__OP_WORKING_SET;
+    q.working_set = &w;
+    OK(vmm_call(&g.c, &q, &ws, 1, NULL, &e), e);
+    CHECK(rename(in_tmp("ws.tmp"), in_tmp("ws")) == 0);
+    guest_end(&g);
+    close(fd);
+    close(ws);
+}
+
+/* Restores into a waiting process and asks; milliseconds from hand-over to the answer. */
+static double restore_and_ask(struct guest *g, const struct snapshot_files *f,
+                              Cube__Vmm__V1__Started *started, int *conn)
+{
+    struct err e = {0};
+    int64_t t0 = now_us();
+
+    OK(guest_restore(g, f, &e, started), e);
+    int fd = guest_dial(g, 49983, NULL);
+    CHECK(!strcmp(ask(fd, "ping"), "pong"));
+    double ms = (double)(now_us() - t0) / 1000;
+    if (conn)
+        *conn = fd;
+    else
+        close(fd);
+    return ms;
+}
+
+static void bench_restore(unsigned n, bool json)
+{
+    struct series s[] = {{"handover", "ms"}, {"vmm", "ms"},         {"vmm-memory", "ms"},
+                         {"vmm-vcpu", "ms"}, {"vmm-devices", "ms"}, {"exec-to-answer", "ms"}};
+
+    for (unsigned i = 0; i < n; i++) {
+        Cube__Vmm__V1__Started st;
+        struct guest g;
+
+        copy_file(in_tmp("base.layer"), in_tmp("clone.layer"));
+        guest_spawn(&g, GUEST_MIB, 1);
+        usleep(2000);
+        series_add(&s[0], restore_and_ask(&g, base_files("clone.layer"), &st, NULL));
+        series_add(&s[1], (double)st.took_us / 1000);
+        series_add(&s[2], (double)st.memory_us / 1000);
+        series_add(&s[3], (double)st.vcpu_us / 1000);
+        series_add(&s[4], (double)st.devices_us / 1000);
+        guest_end(&g);
+    }
+    for (unsigned i = 0; i < n / 4 + 1; i++) {
+        struct guest g;
+
+        copy_file(in_tmp("base.layer"), in_tmp("clone.layer"));
+        int64_t t0 = now_us();
+        guest_spawn(&g, GUEST_MIB, 1);
+        restore_and_ask(&g, base_files("clone.layer"), NULL, NULL);
+        series_add(&s[5], (double)(now_us() - t0) / 1000);
+        guest_end(&g);
+    }
+    report_print("vmm-restore", s, 6, json);
+}
+
+static double file_number(const char *path, const char *key)
+{
+    char line[256];
+    double v = -1;
+    FILE *f = fopen(path, "re");
+
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, key, strlen(key)))
+            v = atof(line + strlen(key));
+    if (f)
+        fclose(f);
+    return v;
+}
+
+static void bench_memory(unsigned n, bool json)
+{
+    struct series s[] = {{"pss", "MiB"}, {"mem-available-drop", "MiB"}, {"private", "MiB"}};
+    struct guest *g = calloc(n, sizeof *g);
+    struct guest warm;
+    char path[64], layer[32];
+
+    CHECK(g);
+    copy_file(in_tmp("base.layer"), in_tmp("warm.layer"));
+    guest_spawn(&warm, GUEST_MIB, 1);
+    restore_and_ask(&warm, base_files("warm.layer"), NULL, NULL); /* template pages are in the page cache */
+    guest_end(&warm);
+    usleep(500000);
+    double before = file_number("/proc/meminfo", "MemAvailable:");
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(layer, sizeof layer, "m%u.layer", i);
+        copy_file(in_tmp("base.layer"), in_tmp(layer));
+        guest_spawn(&g[i], GUEST_MIB, 1);
+        restore_and_ask(&g[i], base_files(strdup(layer)), NULL, NULL);
+    }
+    usleep(2000000);
+    double after = file_number("/proc/meminfo", "MemAvailable:");
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "/proc/%d/smaps_rollup", g[i].c.pid);
+        series_add(&s[0], file_number(path, "Pss:") / 1024);
+        series_add(&s[2], (file_number(path, "Private_Dirty:") + file_number(path, "Private_Clean:")) / 1024);
+    }
+    series_add(&s[1], (before - after) / 1024 / n);
+    for (unsigned i = 0; i < n; i++)
+        guest_end(&g[i]);
+    free(g);
+    report_print("memory", s, 3, json);
+}
+
+/* What the disk can do with as many bytes: write and fdatasync of zeros from memory. */
+static double plain_write(size_t bytes)
+{
+    static uint8_t buf[1 << 20];
+    int fd = file_new("plain");
+    int64_t t0 = now_us();
+
+    memset(buf, 0xa5, sizeof buf);
+    for (size_t done = 0; done < bytes; done += sizeof buf)
+        CHECK(write(fd, buf, bytes - done < sizeof buf ? bytes - done : sizeof buf) > 0);
+    CHECK(fdatasync(fd) == 0);
+    close(fd);
+    return (double)(now_us() - t0) / 1000;
+}
+
+static double sync_files(void)
+{
+    static const char *const names[] = {"p.mem", "p.state", "p.layer"};
+    int64_t t0 = now_us();
+
+    for (unsigned i = 0; i < 3; i++) {
+        int fd = open(in_tmp(names[i]), O_RDWR | O_CLOEXEC);
+        CHECK(fd >= 0 && fdatasync(fd) == 0);
+        close(fd);
+    }
+    return (double)(now_us() - t0) / 1000;
+}
+
+static void bench_pause(unsigned n, bool json)
+{
+    struct series s[] = {{"frozen-and-written", "ms"}, {"durable", "ms"}, {"dd", "ms"},
+                         {"durable-vs-dd", "x"},       {"resume", "ms"},  {"memory", "MiB"}};
+
+    for (unsigned i = 0; i < n; i++) {
+        struct snapshot_files f = {
+            .state = "p.state", .memory = "base.mem", .deltas = {"p.mem"}, .layer = "p.layer"};
+        Cube__Vmm__V1__SnapshotDone done;
+        struct err e = {0};
+        struct guest g;
+        int fd;
+
+        copy_file(in_tmp("base.layer"), in_tmp("p.layer"));
+        guest_spawn(&g, GUEST_MIB, 1);
+        restore_and_ask(&g, base_files("p.layer"), NULL, &fd);
+        CHECK(!strcmp(ask(fd, "dirty 9"), "ok")); /* and about 1 MiB that the guest dirties by itself */
+        sync();
+        int64_t t0 = now_us();
+        OK(guest_snapshot(&g, "p", true, false, &done, &e), e);
+        series_add(&s[0], (double)done.frozen_us / 1000);
+        double written = (double)(now_us() - t0) / 1000;
+        double durable = written + sync_files();
+        double dd = plain_write(done.memory_bytes);
+        series_add(&s[1], durable);
+        series_add(&s[2], dd);
+        series_add(&s[3], durable / dd);
+        series_add(&s[5], (double)done.memory_bytes / 1048576);
+        guest_kill(&g);
+        close(fd);
+        guest_spawn(&g, GUEST_MIB, 1);
+        usleep(2000);
+        series_add(&s[4], restore_and_ask(&g, &f, NULL, NULL));
+        guest_end(&g);
+    }
+    report_print("pause", s, 6, json);
+}
+
+int main(int argc, char **argv)
+{
+    bool json = false;
+    unsigned n = 0;
+
+    if (argc < 5) {
+        fprintf(
+            stderr,
+            "usage: %s VMM JAILER TEST-INIT vmm-restore|memory|pause [-n N] [--json] [--no-working-set]\n",
+            argv[0]);
+        return 2;
+    }
+    for (int i = 5; i < argc; i++) {
+        if (!strcmp(argv[i], "--json"))
+            json = true;
+        else if (!strcmp(argv[i], "--no-working-set"))
+            use_working_set = false;
+        else if (!strcmp(argv[i], "-n") && i + 1 < argc)
+            n = (unsigned)atoi(argv[++i]);
+    }
+    report_start();
+    harness_start(argc, argv, "bench");
+    make_template();
+    if (!strcmp(argv[4], "vmm-restore"))
+        bench_restore(n ? n : 200, json);
+    else if (!strcmp(argv[4], "memory"))
+        bench_memory(n ? n : 100, json);
+    else if (!strcmp(argv[4], "pause"))
+        bench_pause(n ? n : 50, json);
+    else
+        return 2;
+    return 0;
+}
