@@ -1,6 +1,7 @@
 /* What the files of cube-lifecycle share: configuration, the process's one context, and calls to a master. */
 #pragma once
 
+#include "lib/net/config.h"
 #include "lib/net/fiber.h"
 #include "lib/net/metrics.h"
 #include "lib/net/redis.h"
@@ -12,7 +13,7 @@ struct lifecycle_config {
     char *redis, *redis_user, *redis_password_file;
     char *state_dir, *key_dir, *master;
     char *ca, *cert, *key;
-    char *log_level, *cell;
+    char *cell;
     int64_t tick_ms, due_batch, pauses_at_once, wakes_at_once, claim_ttl_ms;
 };
 
@@ -32,8 +33,8 @@ struct lifecycle {
     unsigned wakes, pauses; /* in flight */
 };
 
-int lifecycle_config_load(const char *path, struct lifecycle_config *out, struct err *e);
-void lifecycle_config_usage(void);
+extern const struct config_key lifecycle_config_keys[];
+int lifecycle_config_check(const struct lifecycle_config *c, struct err *e);
 
 /** Runs a script in a fiber; `args` excludes the prefix, which is put first. */
 int script_run(struct lifecycle *l, struct redis_script *s, int n, const char *const *args,

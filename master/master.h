@@ -1,6 +1,7 @@
 /* What the files of cube-master share: configuration, the process's one context, and calls that wait inside a fiber. */
 #pragma once
 
+#include "lib/net/config.h"
 #include "lib/net/crypto.h"
 #include "lib/net/redis.h"
 #include "lib/net/rpc.h"
@@ -12,7 +13,7 @@ struct master_config {
     char *redis, *redis_user, *redis_password_file;
     char *state_dir, *key_dir, *seed_file, *journal;
     char *ca, *cert, *key;
-    char *log_level, *cell;
+    char *cell;
     int64_t report_ms, node_stale_ms, node_lost_ms, recover_ms, node_timeout_ms;
     int64_t overcommit_memory, overcommit_cpu, initial_memory_pct; /* percent */
     struct sched_weights weights;
@@ -119,5 +120,5 @@ void route_event_seen(struct master *m, const char *id); /* from the follower of
 /* ---- services ---- */
 extern const struct rpc_method sandboxes_methods[], catalog_methods[], nodes_methods[], link_methods[];
 
-int master_config_load(const char *path, struct master_config *out, struct err *e);
-void master_config_usage(void);
+extern const struct config_key master_config_keys[];
+int master_config_check(const struct master_config *c, struct err *e);
