@@ -1,5 +1,5 @@
-/* Builds the proxy's own answers. Invariant: the two texts "was not found" and "port is not open" stay as they are: SDKs decide by
- * them whether a sandbox is alive (contracts/e2b.md §9.3). */
+/* Builds the proxy's own answers. Invariant: the two texts "was not found" and "port is not open" stay as
+ * they are: SDKs decide by them whether a sandbox is alive (contracts/e2b.md §9.3). */
 #include "proxy/answer.h"
 
 #include "lib/base/jsonw.h"
@@ -15,39 +15,61 @@ static const struct {
     const char *title, *advice; /* for people */
 } kinds[ANSWER_KINDS] = {
     [ANSWER_BAD_REQUEST] = {400, "invalid_argument", 3, "Bad request", "This address is not complete",
-                            "Use https://&lt;port&gt;-&lt;sandbox ID&gt;.&lt;domain&gt;/, or the path /sandbox/&lt;sandbox ID&gt;/&lt;port&gt;/."},
+                            "Use https://&lt;port&gt;-&lt;sandbox ID&gt;.&lt;domain&gt;/, or the path "
+                            "/sandbox/&lt;sandbox ID&gt;/&lt;port&gt;/."},
     [ANSWER_NOT_FOUND] = {502, "unavailable", 14, "The sandbox was not found", "This sandbox is not running",
-                          "It may have reached its end, been deleted, or be paused. Start it again (Sandbox.connect) or create a new one, then reload this page."},
-    [ANSWER_PORT_CLOSED] = {502, "unavailable", 14, "The sandbox is running but port is not open", "Nothing listens on this port",
-                            "The sandbox is running. Start a server on the port inside it, then reload this page."},
-    [ANSWER_UNREACHABLE] = {503, "unavailable", 14, "The sandbox is running but cannot be reached right now",
-                            "The sandbox does not answer", "It is running, but its node does not answer at the moment. Try again in a few seconds."},
-    [ANSWER_TOKEN_MISSING] = {403, "permission_denied", 7,
-                              "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing",
-                              "This sandbox is private", "Send the header e2b-traffic-access-token with the sandbox's traffic access token."},
+                          "It may have reached its end, been deleted, or be paused. Start it again "
+                          "(Sandbox.connect) or create a new one, then reload this page."},
+    [ANSWER_PORT_CLOSED] =
+        {502, "unavailable", 14, "The sandbox is running but port is not open",
+         "Nothing listens on this port",
+         "The sandbox is running. Start a server on the port inside it, then reload this page."},
+    [ANSWER_UNREACHABLE] =
+        {503, "unavailable", 14, "The sandbox is running but cannot be reached right now",
+         "The sandbox does not answer",
+         "It is running, but its node does not answer at the moment. Try again in a few seconds."},
+    [ANSWER_TOKEN_MISSING] =
+        {403, "permission_denied", 7,
+         "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing",
+         "This sandbox is private",
+         "Send the header e2b-traffic-access-token with the sandbox's traffic access token."},
     [ANSWER_TOKEN_INVALID] = {403, "permission_denied", 7,
-                              "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid",
-                              "This sandbox is private", "The traffic access token that was sent is not this sandbox's."},
-    [ANSWER_RESUME_DENIED] = {403, "permission_denied", 7, "The sandbox is paused and resuming it needs valid credentials",
+                              "Sandbox is secured with traffic access token. Provided token in header "
+                              "'e2b-traffic-access-token' is invalid",
+                              "This sandbox is private",
+                              "The traffic access token that was sent is not this sandbox's."},
+    [ANSWER_RESUME_DENIED] = {403, "permission_denied", 7,
+                              "The sandbox is paused and resuming it needs valid credentials",
                               "This sandbox is paused", "Only a request with its access token wakes it."},
     [ANSWER_TOO_MANY_CONNECTIONS] = {429, "resource_exhausted", 8, "Too many connections to the sandbox",
-                                     "Too many connections", "Close some connections to this sandbox, then try again."},
+                                     "Too many connections",
+                                     "Close some connections to this sandbox, then try again."},
     [ANSWER_TEAM_LIMIT] = {429, "resource_exhausted", 8, "The team's limit of running sandboxes is reached",
-                           "The team's limit is reached", "Stop another sandbox, then reload this page to wake this one."},
-    [ANSWER_TRANSITION] = {409, "aborted", 10, "The sandbox is still changing its state", "The sandbox is changing its state",
+                           "The team's limit is reached",
+                           "Stop another sandbox, then reload this page to wake this one."},
+    [ANSWER_TRANSITION] = {409, "aborted", 10, "The sandbox is still changing its state",
+                           "The sandbox is changing its state",
                            "It is being paused or resumed. Try again in a few seconds."},
-    [ANSWER_RESUME_FAILED] = {503, "unavailable", 14, "The sandbox could not be resumed", "The sandbox could not be resumed",
+    [ANSWER_RESUME_FAILED] = {503, "unavailable", 14, "The sandbox could not be resumed",
+                              "The sandbox could not be resumed",
                               "It stays paused and nothing is lost. Try again in a few seconds."},
-    [ANSWER_INTERNAL_PATH] = {404, "not_found", 5, "Not found", "Not found", "This path is not reachable from outside."},
-    [ANSWER_BAD_GATEWAY] = {502, "unavailable", 14, "The service in the sandbox closed the connection or sent no valid answer",
-                            "The service broke off", "The server inside the sandbox closed the connection or sent no valid answer."},
-    [ANSWER_TIMEOUT] = {504, "deadline_exceeded", 4, "The service in the sandbox did not answer in time", "No answer in time",
-                        "The server inside the sandbox did not answer in time."},
-    [ANSWER_REQUEST_TIMEOUT] = {408, "deadline_exceeded", 4, "The request did not arrive in time", "The request took too long", "Try again."},
-    [ANSWER_HEAD_TOO_LARGE] = {431, "resource_exhausted", 8, "Request header fields too large", "The request is too large",
+    [ANSWER_INTERNAL_PATH] = {404, "not_found", 5, "Not found", "Not found",
+                              "This path is not reachable from outside."},
+    [ANSWER_BAD_GATEWAY] = {502, "unavailable", 14,
+                            "The service in the sandbox closed the connection or sent no valid answer",
+                            "The service broke off",
+                            "The server inside the sandbox closed the connection or sent no valid answer."},
+    [ANSWER_TIMEOUT] = {504, "deadline_exceeded", 4, "The service in the sandbox did not answer in time",
+                        "No answer in time", "The server inside the sandbox did not answer in time."},
+    [ANSWER_REQUEST_TIMEOUT] = {408, "deadline_exceeded", 4, "The request did not arrive in time",
+                                "The request took too long", "Try again."},
+    [ANSWER_HEAD_TOO_LARGE] = {431, "resource_exhausted", 8, "Request header fields too large",
+                               "The request is too large",
                                "Its header fields are larger than 32 KiB or more than 100."},
-    [ANSWER_METHOD] = {405, "unimplemented", 12, "Method not allowed", "Method not allowed", "CONNECT is not served here."},
-    [ANSWER_API_DOWN] = {502, "unavailable", 14, "The API does not answer", "The API does not answer", "Try again in a few seconds."},
+    [ANSWER_METHOD] = {405, "unimplemented", 12, "Method not allowed", "Method not allowed",
+                       "CONNECT is not served here."},
+    [ANSWER_API_DOWN] = {502, "unavailable", 14, "The API does not answer", "The API does not answer",
+                         "Try again in a few seconds."},
 };
 
 static bool contains(struct str s, const char *lower)
@@ -70,7 +92,8 @@ static bool is_navigation(const struct http_head *m)
 {
     static const char *const agents[] = {"mozilla", "chrome", "safari", "firefox", "edge", "opera", "msie"};
     static const char *const modes[] = {"cors", "no-cors", "same-origin", "websocket"};
-    struct str agent = http_get(m, HDR_USER_AGENT), mode = http_get(m, HDR_SEC_FETCH_MODE), accept = http_get(m, HDR_ACCEPT);
+    struct str agent = http_get(m, HDR_USER_AGENT), mode = http_get(m, HDR_SEC_FETCH_MODE),
+               accept = http_get(m, HDR_ACCEPT);
     bool browser = false;
     for (size_t i = 0; i < sizeof agents / sizeof agents[0]; i++)
         browser |= contains(agent, agents[i]);
@@ -142,9 +165,13 @@ static void write_html(const struct answer *a, struct buf *body)
 {
     buf_printf(body,
                "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-               "content=\"width=device-width\"><title>%s</title><style>body{font:16px/1.5 system-ui,sans-serif;max-width:34em;"
-               "margin:18vh auto 0;padding:0 1.5em;color:#222;background:#fafafa}h1{font-size:1.5em;margin:0 0 .5em}code{background:#eee;"
-               "padding:.1em .35em;border-radius:4px}small{color:#777}@media(prefers-color-scheme:dark){body{color:#ddd;background:#1b1b1d}"
+               "content=\"width=device-width\"><title>%s</title><style>body{font:16px/1.5 "
+               "system-ui,sans-serif;max-width:34em;"
+               "margin:18vh auto 0;padding:0 1.5em;color:#222;background:#fafafa}h1{font-size:1.5em;margin:0 "
+               "0 .5em}code{background:#eee;"
+               "padding:.1em "
+               ".35em;border-radius:4px}small{color:#777}@media(prefers-color-scheme:dark){body{color:#ddd;"
+               "background:#1b1b1d}"
                "code{background:#333}}</style></head><body><h1>%s</h1><p>%s</p>",
                kinds[a->kind].title, kinds[a->kind].title, kinds[a->kind].advice);
     buf_puts(body, "<p><small>");
@@ -217,19 +244,33 @@ void answer_write(const struct answer *a, struct buf *body, const char **content
 const char *http_reason(int status)
 {
     switch (status) {
-    case 200: return "OK";
-    case 400: return "Bad Request";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 409: return "Conflict";
-    case 421: return "Misdirected Request";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 502: return "Bad Gateway";
-    case 503: return "Service Unavailable";
-    case 504: return "Gateway Timeout";
-    default: return "Status";
+    case 200:
+        return "OK";
+    case 400:
+        return "Bad Request";
+    case 403:
+        return "Forbidden";
+    case 404:
+        return "Not Found";
+    case 405:
+        return "Method Not Allowed";
+    case 408:
+        return "Request Timeout";
+    case 409:
+        return "Conflict";
+    case 421:
+        return "Misdirected Request";
+    case 429:
+        return "Too Many Requests";
+    case 431:
+        return "Request Header Fields Too Large";
+    case 502:
+        return "Bad Gateway";
+    case 503:
+        return "Service Unavailable";
+    case 504:
+        return "Gateway Timeout";
+    default:
+        return "Status";
     }
 }

@@ -1,5 +1,6 @@
-/* The HTTP/1.1 side towards a service: sends the rewritten head, streams the body, reads the answer and tells the front.
- * Invariant: bytes of an answer are read only while the front takes them, so at most one read (64 KiB) is in flight. */
+/* The HTTP/1.1 side towards a service: sends the rewritten head, streams the body, reads the answer and tells
+ * the front. Invariant: bytes of an answer are read only while the front takes them, so at most one read (64
+ * KiB) is in flight. */
 #include "proxy/proxy.h"
 
 #include <stdio.h>
@@ -122,8 +123,12 @@ static void back1_pull(struct exchange *x)
         dp_defer(b->worker->loop, &b->again);
 }
 
-static const struct back_ops back1_ops = {.data = back1_data, .finish = back1_finish, .flush = back1_flush,
-                                          .cancel = back1_cancel, .blocked = back1_blocked, .pull = back1_pull};
+static const struct back_ops back1_ops = {.data = back1_data,
+                                          .finish = back1_finish,
+                                          .flush = back1_flush,
+                                          .cancel = back1_cancel,
+                                          .blocked = back1_blocked,
+                                          .pull = back1_pull};
 
 void back1_drained(struct back *b)
 {
@@ -333,7 +338,8 @@ static bool answer_take(struct back *b, const char *p, size_t n)
             return false;
         p += end;
         n -= (size_t)end;
-        if (p - (size_t)end == b->in && x->state != X_ANSWERING) { /* after an interim head: the rest starts the buffer */
+        if (p - (size_t)end == b->in &&
+            x->state != X_ANSWERING) { /* after an interim head: the rest starts the buffer */
             memmove(b->in, p, n);
             b->in_len = (uint32_t)n;
             p = b->in;
@@ -397,7 +403,8 @@ void back1_read(struct back *b)
     for (int i = 0; i < ROUNDS && b->x == x && x && b->state == BACK_BUSY; i++) {
         if (x->state == X_ANSWERING && x->front->blocked(x))
             break;
-        /* A length leaves no reason to read beyond it; a short last read also saves the read that finds nothing. */
+        /* A length leaves no reason to read beyond it; a short last read also saves the read that finds
+         * nothing. */
         ssize_t n = dp_io_read(&b->io, b->worker->scratch, SCRATCH);
         if (n == DP_IO_AGAIN)
             break;
@@ -408,7 +415,8 @@ void back1_read(struct back *b)
                 answer_broken(b);
             break;
         }
-        if (b->in ? !answer_take_more(b, b->worker->scratch, (size_t)n) : !answer_take(b, b->worker->scratch, (size_t)n))
+        if (b->in ? !answer_take_more(b, b->worker->scratch, (size_t)n)
+                  : !answer_take(b, b->worker->scratch, (size_t)n))
             break;
     }
     b->in_read = false;

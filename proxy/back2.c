@@ -1,5 +1,6 @@
-/* The h2c side towards a gRPC service: one stream at a time on a connection with prior knowledge, trailers and half-close in both
- * directions. Invariant: the service's window is opened only for bytes that the client's side has taken. */
+/* The h2c side towards a gRPC service: one stream at a time on a connection with prior knowledge, trailers
+ * and half-close in both directions. Invariant: the service's window is opened only for bytes that the
+ * client's side has taken. */
 #include "proxy/h2.h"
 
 #include <stdio.h>
@@ -31,8 +32,8 @@ static void send_now(struct back *b)
 
 /* ---- answer ---- */
 
-static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uint8_t *name, size_t nn, const uint8_t *value, size_t vn,
-                     uint8_t flags, void *user)
+static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uint8_t *name, size_t nn,
+                     const uint8_t *value, size_t vn, uint8_t flags, void *user)
 {
     struct back2 *h = user;
     if (f->hd.stream_id != h->stream)
@@ -93,7 +94,8 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
     struct back2 *h = user;
     if (f->hd.type == NGHTTP2_GOAWAY)
         h->goaway = true;
-    if (f->hd.stream_id != h->stream || h->b->x == NULL || (f->hd.type != NGHTTP2_HEADERS && f->hd.type != NGHTTP2_DATA))
+    if (f->hd.stream_id != h->stream || h->b->x == NULL ||
+        (f->hd.type != NGHTTP2_HEADERS && f->hd.type != NGHTTP2_DATA))
         return 0;
     h->b->got_bytes = true;
     bool end = f->hd.flags & NGHTTP2_FLAG_END_STREAM;
@@ -115,7 +117,8 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
     return 0;
 }
 
-static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *p, size_t n, void *user)
+static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *p, size_t n,
+                   void *user)
 {
     struct back2 *h = user;
     struct exchange *x = h->b->x;
@@ -153,7 +156,8 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
 
 /* ---- request ---- */
 
-static ssize_t on_body_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_t n, uint32_t *flags, nghttp2_data_source *source, void *user)
+static ssize_t on_body_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_t n, uint32_t *flags,
+                            nghttp2_data_source *source, void *user)
 {
     struct back2 *h = source->ptr;
     size_t before = h2_out_pending(&h->out);
@@ -187,7 +191,8 @@ static int session_make(struct back *b)
         free(h);
         return -1;
     }
-    nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_ENABLE_PUSH, 0}, {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, H2_WINDOW},
+    nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
+                                         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, H2_WINDOW},
                                          {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, HTTP_HEAD_MAX}};
     nghttp2_submit_settings(h->session, NGHTTP2_FLAG_NONE, settings, sizeof settings / sizeof settings[0]);
     nghttp2_session_set_local_window_size(h->session, NGHTTP2_FLAG_NONE, 0, H2_CONNECTION_WINDOW);
@@ -212,8 +217,8 @@ static void request_list(struct exchange *x, struct h2_list *l)
     h2_list_add(l, ":authority", 10, host.p, host.n);
     for (uint16_t i = 0; i < m->count; i++) {
         const struct http_header *h = &m->h[i];
-        if (h->id != HDR_HOST && h->id != HDR_X_FORWARDED_FOR && !(h->id == HDR_TRAFFIC_TOKEN && x->sandbox->route.private) &&
-            !http_hop_by_hop(m, h))
+        if (h->id != HDR_HOST && h->id != HDR_X_FORWARDED_FOR &&
+            !(h->id == HDR_TRAFFIC_TOKEN && x->sandbox->route.private) && !http_hop_by_hop(m, h))
             h2_list_add(l, h->name.p, h->name.n, h->value.p, h->value.n);
     }
     h2_list_lit(l, "te", "trailers");
@@ -239,7 +244,8 @@ void back2_send(struct exchange *x, struct back *b)
     h->status = 0;
     buf_reset(&h->fields);
     nghttp2_data_provider provider = {.source.ptr = h, .read_callback = on_body_read};
-    h->stream = nghttp2_submit_request(h->session, NULL, l.nv, l.count, x->request_done ? NULL : &provider, NULL);
+    h->stream =
+        nghttp2_submit_request(h->session, NULL, l.nv, l.count, x->request_done ? NULL : &provider, NULL);
     x->back = &back2_ops;
     b->got_bytes = false;
     if (h->stream < 0) {
@@ -305,11 +311,16 @@ static void back2_pull(struct exchange *x)
         return;
     nghttp2_session_consume(h->session, h->stream, h->unconsumed);
     h->unconsumed = 0;
-    dp_defer(h->b->worker->loop, &h->b->again); /* sends the window update; the front may be inside its own session */
+    dp_defer(h->b->worker->loop,
+             &h->b->again); /* sends the window update; the front may be inside its own session */
 }
 
-static const struct back_ops back2_ops = {.data = back2_data, .finish = back2_finish, .flush = back2_flush, .cancel = back2_cancel,
-                                          .blocked = back2_blocked, .pull = back2_pull};
+static const struct back_ops back2_ops = {.data = back2_data,
+                                          .finish = back2_finish,
+                                          .flush = back2_flush,
+                                          .cancel = back2_cancel,
+                                          .blocked = back2_blocked,
+                                          .pull = back2_pull};
 
 /* ---- connection ---- */
 
@@ -337,7 +348,8 @@ static void settle(struct back *b)
         return;
     if (h->stream > 0 && h->ended) /* the answer came before the request's end: the rest is not wanted */
         nghttp2_submit_rst_stream(h->session, NGHTTP2_FLAG_NONE, h->stream, NGHTTP2_NO_ERROR);
-    if (!h2_flush(h->session, &b->io) || h->goaway || (h->stream > 0 && nghttp2_session_want_write(h->session))) {
+    if (!h2_flush(h->session, &b->io) || h->goaway ||
+        (h->stream > 0 && nghttp2_session_want_write(h->session))) {
         back_close(b, false);
         return;
     }
@@ -389,9 +401,6 @@ void back2_drained(struct back *b)
 void back2_free(struct back *b)
 {
     struct back2 *h = b->h2;
-    if (h->reading) { /* inside its callbacks: freed when the back is buried */
-        return;
-    }
     b->h2 = NULL;
     buf_free(&h->fields);
     h2_out_free(&h->out);

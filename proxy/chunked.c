@@ -1,10 +1,22 @@
-/* The scanner of chunked bodies. Invariant: sizes are plain hex of at most 15 digits, every line ends in CRLF, extensions and trailers are
- * bounded; nothing else is a chunked body. */
+/* The scanner of chunked bodies. Invariant: sizes are plain hex of at most 15 digits, every line ends in
+ * CRLF, extensions and trailers are bounded; nothing else is a chunked body. */
 #include "proxy/chunked.h"
 
 #include <string.h>
 
-enum { SIZE, EXTENSION, SIZE_LF, DATA, DATA_CR, DATA_LF, TRAILER_START, TRAILER_LINE, TRAILER_LF, END_LF, END = CHUNKED_STATE_END };
+enum {
+    SIZE,
+    EXTENSION,
+    SIZE_LF,
+    DATA,
+    DATA_CR,
+    DATA_LF,
+    TRAILER_START,
+    TRAILER_LINE,
+    TRAILER_LF,
+    END_LF,
+    END = CHUNKED_STATE_END
+};
 enum { EXTENSION_MAX = 1024 };
 
 static int hex_value(char c)
@@ -62,7 +74,8 @@ static bool step(struct chunked *c, char ch)
         return ch == '\n';
     case TRAILER_START:
         c->state = ch == '\r' ? END_LF : TRAILER_LINE;
-        return ++c->extra <= HTTP_TRAILER_MAX && (ch == '\r' || (http_value_valid(&ch, 1) && ch != ' ' && ch != '\t'));
+        return ++c->extra <= HTTP_TRAILER_MAX &&
+               (ch == '\r' || (http_value_valid(&ch, 1) && ch != ' ' && ch != '\t'));
     case TRAILER_LINE:
         if (ch == '\r')
             c->state = TRAILER_LF;

@@ -1,5 +1,6 @@
-/* Chunked coding (RFC 9112 §7.1), scanned and not decoded: the bytes can be passed on as they are, with extensions and
- * trailers, while the scanner knows where the body ends and refuses what is not exactly the grammar. */
+/* Chunked coding (RFC 9112 §7.1), scanned and not decoded: the bytes can be passed on as they are, with
+ * extensions and trailers, while the scanner knows where the body ends and refuses what is not exactly the
+ * grammar. */
 #pragma once
 
 #include "proxy/http1.h"
@@ -9,8 +10,8 @@ enum { CHUNKED_STATE_END = 10 }; /* `state` after the last byte */
 struct chunked {
     uint8_t state;
     uint8_t digits;
-    uint32_t extra;   /* bytes of this extension, or of the trailers */
-    uint64_t left;    /* of this chunk's data */
+    uint32_t extra; /* bytes of this extension, or of the trailers */
+    uint64_t left;  /* of this chunk's data */
 };
 
 enum chunked_event {
@@ -21,7 +22,8 @@ enum chunked_event {
     CHUNKED_BAD,
 };
 
-/** Takes the next step; `*used` bytes of the input were eaten. Start with a zeroed struct. Call again until CHUNKED_MORE, END or BAD. */
+/** Takes the next step; `*used` bytes of the input were eaten. Start with a zeroed struct. Call again until
+ * CHUNKED_MORE, END or BAD. */
 enum chunked_event chunked_next(struct chunked *c, const char *p, size_t n, size_t *used, struct str *span);
 
 /** Passes over all input. CHUNKED_MORE (all used), CHUNKED_END (`*used` tells where) or CHUNKED_BAD. */

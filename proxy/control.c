@@ -1,11 +1,12 @@
-/* The control thread: Redis look-ups, the event stream, wake calls. The only writer of the route cache. Invariant: a look-up whose sandbox
- * got an event while it was under way is asked again, so an older answer never replaces a newer state. */
+/* The control thread: Redis look-ups, the event stream, wake calls. The only writer of the route cache.
+ * Invariant: a look-up whose sandbox got an event while it was under way is asked again, so an older answer
+ * never replaces a newer state. */
 #include "proxy/proxy.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
-#include "lib/net/crypto.h"
+#include "lib/net/daemon.h"
 #include "lib/net/loop.h"
 #include "lib/net/redis.h"
 #include "lib/net/rpc.h"
@@ -148,7 +149,8 @@ static bool field_take(struct route *r, struct str name, struct str v)
     if (str_is(name, "node"))
         return copy_text(v, r->node, sizeof r->node);
     if (str_is(name, "relay"))
-        return v.n == 0 || (copy_text(v, text, sizeof text) && loop_address_parse(text, &r->relay, &r->relay_len, &e) == 0);
+        return v.n == 0 || (copy_text(v, text, sizeof text) &&
+                            loop_address_parse(text, &r->relay, &r->relay_len, &e) == 0);
     if (str_is(name, "gen")) {
         if (!copy_text(v, text, sizeof text))
             return false;
@@ -228,7 +230,8 @@ static void on_lookup(const redisReply *reply, const struct err *e, void *data)
         a.failed = true;
         a.err = *e;
     } else if (!route_parse(q->control, reply, q->sandbox, &a.route)) {
-        log_line(LOG_ERROR, &(struct log_about){.sandbox = q->sandbox}, "the route in Redis is malformed, or its relay may only be reached by TLS");
+        log_line(LOG_ERROR, &(struct log_about){.sandbox = q->sandbox},
+                 "the route in Redis is malformed, or its relay may only be reached by TLS");
         a.failed = true;
         err_set(&a.err, ERR_INTERNAL, "reading the route of %s: malformed", q->sandbox);
     } else {
@@ -268,8 +271,8 @@ static void wake_send(struct question *q)
     req.sandbox_id = q->sandbox;
     req.gen_seen = q->gen_seen;
     req.trace = trace;
-    rpc_unary(c->lifecycle, "/cube.lifecycle.v1.Wake/Wake", &req.base, &cube__lifecycle__v1__wake_reply__descriptor,
-              c->proxy->cfg.wake_timeout_ms, trace, on_wake, q);
+    rpc_unary(c->lifecycle, "/cube.lifecycle.v1.Wake/Wake", &req.base,
+              &cube__lifecycle__v1__wake_reply__descriptor, c->proxy->cfg.wake_timeout_ms, trace, on_wake, q);
 }
 
 static void on_ask(void *data)
@@ -365,7 +368,8 @@ static void on_redis_state(bool connected, void *data)
 {
     struct control *c = data;
     route_cache_offline(c->proxy->routes, !connected);
-    log_line(connected ? LOG_INFO : LOG_WARN, NULL, connected ? "Redis is reachable" : "Redis is away: known routes stay in use");
+    log_line(connected ? LOG_INFO : LOG_WARN, NULL,
+             connected ? "Redis is reachable" : "Redis is away: known routes stay in use");
 }
 
 /* ---- start ---- */
@@ -393,7 +397,7 @@ static void on_worker_ended(void *data)
 {
     struct control *c = data;
     if (++c->ended == c->proxy->worker_count)
-        loop_stop(c->loop);
+        daemon_done();
 }
 
 void control_worker_ended(struct proxy *p)
@@ -401,18 +405,21 @@ void control_worker_ended(struct proxy *p)
     loop_post(p->control->loop, on_worker_ended, p->control);
 }
 
-int control_start(struct proxy *p, struct err *e)
+int control_start(struct proxy *p, struct loop *l, struct err *e)
 {
     struct control *c = calloc(1, sizeof *c);
-    if (c == NULL || (c->loop = loop_new()) == NULL)
-        return err_set(e, ERR_INTERNAL, "making the control loop: out of memory");
+    if (c == NULL)
+        return err_set(e, ERR_INTERNAL, "starting the control thread: out of memory");
+    c->loop = l;
     p->control = c;
     c->proxy = p;
     snprintf(c->key_prefix, sizeof c->key_prefix, "{c%s}", p->cfg.cell);
     char password[256] = "";
-    if (p->cfg.redis_password_file[0] && password_load(p->cfg.redis_password_file, password, sizeof password, e) != 0)
+    if (p->cfg.redis_password_file[0] &&
+        password_load(p->cfg.redis_password_file, password, sizeof password, e) != 0)
         return -1;
-    struct redis_config redis = {.address = p->cfg.redis, .user = p->cfg.redis_user[0] ? p->cfg.redis_user : NULL,
+    struct redis_config redis = {.address = p->cfg.redis,
+                                 .user = p->cfg.redis_user[0] ? p->cfg.redis_user : NULL,
                                  .password = password[0] ? password : NULL};
     struct rpc_auth auth = {.role = RPC_ROLE_PROXY, .key_dir = p->cfg.key_dir};
     struct rpc_creds *creds = rpc_creds_load(&auth, e);
@@ -428,9 +435,4 @@ int control_start(struct proxy *p, struct err *e)
     if (c->lifecycle == NULL || c->redis == NULL || c->events == NULL)
         return err_set(e, ERR_INTERNAL, "connecting to Redis and lifecycle: out of memory");
     return 0;
-}
-
-void control_run(struct proxy *p)
-{
-    loop_run(p->control->loop);
 }

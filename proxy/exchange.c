@@ -1,5 +1,6 @@
-/* One request and its answer, from the routing decision to the last byte. Invariant: nothing of a request reaches a service before its
- * tokens were checked against the route in force, and a request is sent again only when no byte of it can have been processed. */
+/* One request and its answer, from the routing decision to the last byte. Invariant: nothing of a request
+ * reaches a service before its tokens were checked against the route in force, and a request is sent again
+ * only when no byte of it can have been processed. */
 #include "proxy/proxy.h"
 
 #include "lib/base/ids.h"
@@ -179,7 +180,8 @@ static void extra_headers(struct http_head *m, const struct buf *extra)
     const char *p = extra->data, *end = p + extra->len;
     while (p < end && m->count < HTTP_HEADERS_MAX) {
         const char *colon = memchr(p, ':', (size_t)(end - p)), *eol = memchr(p, '\r', (size_t)(end - p));
-        m->h[m->count++] = (struct http_header){{p, (uint32_t)(colon - p)}, {colon + 2, (uint32_t)(eol - colon - 2)}, HDR_OTHER};
+        m->h[m->count++] = (struct http_header){
+            {p, (uint32_t)(colon - p)}, {colon + 2, (uint32_t)(eol - colon - 2)}, HDR_OTHER};
         p = eol + 2;
     }
 }
@@ -198,7 +200,12 @@ void exchange_fail(struct exchange *x, enum answer_kind kind, const char *detail
         x->front->abort(x);
         return;
     }
-    struct answer a = {.kind = kind, .form = x->form, .sandbox = x->id, .port = x->port, .detail = detail, .path = path,
+    struct answer a = {.kind = kind,
+                       .form = x->form,
+                       .sandbox = x->id,
+                       .port = x->port,
+                       .detail = detail,
+                       .path = path,
                        .limit = x->worker->proxy->cfg.max_per_sandbox};
     for (uint32_t i = 0; i < a.path.n; i++)
         if (a.path.p[i] == '?')
@@ -217,7 +224,8 @@ void exchange_fail(struct exchange *x, enum answer_kind kind, const char *detail
     header_add(m, "content-type", type, strlen(type));
     header_add(m, "content-length", length, (size_t)snprintf(length, sizeof length, "%zu", body.len));
     header_add(m, "cache-control", "no-store", 8);
-    if (kind == ANSWER_TEAM_LIMIT || kind == ANSWER_TOO_MANY_CONNECTIONS || kind == ANSWER_UNREACHABLE || kind == ANSWER_RESUME_FAILED)
+    if (kind == ANSWER_TEAM_LIMIT || kind == ANSWER_TOO_MANY_CONNECTIONS || kind == ANSWER_UNREACHABLE ||
+        kind == ANSWER_RESUME_FAILED)
         header_add(m, "retry-after", "1", 1);
     extra_headers(m, &extra);
     x->answer_body = body.len ? BODY_LENGTH : BODY_NONE;
@@ -306,7 +314,8 @@ void exchange_start(struct exchange *x)
         exchange_fail(x, ANSWER_INTERNAL_PATH, NULL);
         return;
     }
-    if (!id_sandbox_valid(t.sandbox, strlen(t.sandbox)) || (x->sandbox = sandbox_get(x->worker, t.sandbox)) == NULL) {
+    if (!id_sandbox_valid(t.sandbox, strlen(t.sandbox)) ||
+        (x->sandbox = sandbox_get(x->worker, t.sandbox)) == NULL) {
         exchange_fail(x, ANSWER_NOT_FOUND, NULL);
         return;
     }
@@ -396,8 +405,9 @@ static void on_timer(struct dp_timer *t)
 void exchange_not_connected(struct exchange *x, enum connect_result why)
 {
     static const enum answer_kind last_word[] = {
-        [CONNECT_UNREACHABLE] = ANSWER_UNREACHABLE, [CONNECT_STALE] = ANSWER_TRANSITION, [CONNECT_UNKNOWN] = ANSWER_NOT_FOUND,
-        [CONNECT_PORT_CLOSED] = ANSWER_PORT_CLOSED, [CONNECT_NOT_READY] = ANSWER_UNREACHABLE, [CONNECT_DENIED] = ANSWER_UNREACHABLE,
+        [CONNECT_UNREACHABLE] = ANSWER_UNREACHABLE,   [CONNECT_STALE] = ANSWER_TRANSITION,
+        [CONNECT_UNKNOWN] = ANSWER_NOT_FOUND,         [CONNECT_PORT_CLOSED] = ANSWER_PORT_CLOSED,
+        [CONNECT_NOT_READY] = ANSWER_UNREACHABLE,     [CONNECT_DENIED] = ANSWER_UNREACHABLE,
         [CONNECT_LIMIT] = ANSWER_TOO_MANY_CONNECTIONS};
     x->conn = NULL;
     if (x->sandbox->is_api) {
@@ -418,7 +428,8 @@ void exchange_not_connected(struct exchange *x, enum connect_result why)
         exchange_fail(x, last_word[why], NULL);
         return;
     }
-    /* After "unknown" or a dead node the route decides anew; a closed port may belong to a service that is just starting. */
+    /* After "unknown" or a dead node the route decides anew; a closed port may belong to a service that is
+     * just starting. */
     if (x->tries == 1 && (why == CONNECT_UNKNOWN || why == CONNECT_DENIED || why == CONNECT_UNREACHABLE)) {
         look_again(x);
         return;

@@ -1,5 +1,6 @@
-/* The HTTP/1.1 side towards a client: keep-alive, one request after the other, each routed on its own. Invariant: no byte of the next
- * request is looked at before the answer of the one before is complete; a body is read only while the service takes it. */
+/* The HTTP/1.1 side towards a client: keep-alive, one request after the other, each routed on its own.
+ * Invariant: no byte of the next request is looked at before the answer of the one before is complete; a body
+ * is read only while the service takes it. */
 #include "proxy/proxy.h"
 
 #include "lib/base/log.h"
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 enum { ROUNDS = 8, LINGER_MS = 2000, LINGER_BYTES = 4 << 20 };
 enum state { FRONT_HEAD, FRONT_BUSY, FRONT_RAW, FRONT_LINGER, FRONT_CLOSED };
@@ -20,11 +21,11 @@ struct front1 {
     struct client *client;
     struct exchange *x;
     enum state state;
-    bool undecided;    /* no byte yet: may be h2 */
+    bool undecided; /* no byte yet: may be h2 */
     bool tls, starting, close_after, answer_done, body_done, chunk_out, raw_in_done, raw_out_done, in_read;
-    char *in;          /* bytes that nobody takes yet */
+    char *in; /* bytes that nobody takes yet */
     uint32_t in_off, in_len, in_cap;
-    uint32_t corked;   /* bytes of an answer head that wait in worker->answer_head for company */
+    uint32_t corked; /* bytes of an answer head that wait in worker->answer_head for company */
     struct http_scan scan;
     enum body_kind body;
     uint64_t left;
@@ -80,8 +81,8 @@ static void again(struct front1 *c)
     dp_defer(c->worker->loop, &c->again);
 }
 
-/* The client gets the end of the stream, and what it still sends is thrown away for a while: closing at once would make its kernel
- * drop the answer. */
+/* The client gets the end of the stream, and what it still sends is thrown away for a while: closing at once
+ * would make its kernel drop the answer. */
 static void front_linger(struct front1 *c)
 {
     c->state = FRONT_LINGER;
@@ -160,7 +161,8 @@ static void front_head(struct exchange *x, const struct http_head *m)
     enum body_kind said = x->answer_body;
     if (c->chunk_out)
         x->answer_body = BODY_CHUNKED;
-    size_t n = response_build(x, m, c->close_after && !raw, c->worker->answer_head, sizeof c->worker->answer_head);
+    size_t n =
+        response_build(x, m, c->close_after && !raw, c->worker->answer_head, sizeof c->worker->answer_head);
     x->answer_body = said;
     if (n == 0) {
         front_close(c, true);
@@ -262,12 +264,19 @@ static void front_pull(struct exchange *x)
     struct front1 *c = x->front_data;
     if (c->starting)
         return;
-    x->back->flush(x); /* the request head does not wait for a body that may not come before an interim answer */
+    x->back->flush(
+        x); /* the request head does not wait for a body that may not come before an interim answer */
     again(c);
 }
 
-static const struct front_ops front1_ops = {.head = front_head, .interim = front_interim, .data = front_data, .finish = front_finish,
-                                            .abort = front_abort, .flush = front_flush, .blocked = front_blocked, .pull = front_pull};
+static const struct front_ops front1_ops = {.head = front_head,
+                                            .interim = front_interim,
+                                            .data = front_data,
+                                            .finish = front_finish,
+                                            .abort = front_abort,
+                                            .flush = front_flush,
+                                            .blocked = front_blocked,
+                                            .pull = front_pull};
 
 static void on_drain(struct dp_io *io)
 {
@@ -285,12 +294,15 @@ static void on_drain(struct dp_io *io)
 static void refuse(struct front1 *c, enum answer_kind kind)
 {
     char out[512];
-    const char *text = kind == ANSWER_HEAD_TOO_LARGE ? "Request header fields too large" : kind == ANSWER_REQUEST_TIMEOUT
-                       ? "The request did not arrive in time" : "Bad request";
+    const char *text = kind == ANSWER_HEAD_TOO_LARGE    ? "Request header fields too large"
+                       : kind == ANSWER_REQUEST_TIMEOUT ? "The request did not arrive in time"
+                                                        : "Bad request";
     int status = kind == ANSWER_HEAD_TOO_LARGE ? 431 : kind == ANSWER_REQUEST_TIMEOUT ? 408 : 400;
     char body[128];
     int length = snprintf(body, sizeof body, "{\"message\":\"%s\",\"code\":%d}", text, status);
-    int n = snprintf(out, sizeof out, "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nConnection: close\r\n\r\n%s",
+    int n = snprintf(out, sizeof out,
+                     "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nConnection: "
+                     "close\r\n\r\n%s",
                      status, http_reason(status), length, body);
     dp_io_write(&c->io, out, (size_t)n);
     stats_add("refused_heads");
@@ -315,7 +327,8 @@ static size_t body_feed(struct front1 *c, const char *p, size_t n)
     case BODY_CHUNKED: {
         enum chunked_event ev = chunked_skip(&c->chunked, p, n, &used);
         if (ev == CHUNKED_BAD) {
-            /* The service has seen only well-formed chunks; it gets a reset, the client the reason if it still can. */
+            /* The service has seen only well-formed chunks; it gets a reset, the client the reason if it
+             * still can. */
             c->close_after = true;
             exchange_fail(x, ANSWER_BAD_REQUEST, "Invalid chunked body");
             return n;
@@ -407,7 +420,8 @@ static void head_wait(struct front1 *c)
     if (c->head_ms == 0)
         c->head_ms = dp_now_ms(c->worker->loop);
     /* From the first byte of a head to its last the clock runs, whatever trickles in. */
-    if (c->timer.link == NULL || c->timer.at_ms > dp_now_ms(c->worker->loop) + c->worker->proxy->cfg.head_timeout_ms)
+    if (c->timer.link == NULL ||
+        c->timer.at_ms > dp_now_ms(c->worker->loop) + c->worker->proxy->cfg.head_timeout_ms)
         dp_timer_start(c->worker->loop, &c->timer, c->worker->proxy->cfg.head_timeout_ms);
 }
 
@@ -417,7 +431,8 @@ static bool in_take(struct front1 *c)
     size_t used;
     if (c->state == FRONT_HEAD) {
         used = bytes_take(c, c->in + c->in_off, c->in_len);
-    } else if ((c->state == FRONT_BUSY && can_feed(c)) || (c->state == FRONT_RAW && c->x && c->x->back && !c->x->back->blocked(c->x))) {
+    } else if ((c->state == FRONT_BUSY && can_feed(c)) ||
+               (c->state == FRONT_RAW && c->x && c->x->back && !c->x->back->blocked(c->x))) {
         if (c->state == FRONT_RAW) {
             used = c->in_len;
             c->x->back->data(c->x, c->in + c->in_off, used);
@@ -546,8 +561,10 @@ static void front_read(struct front1 *c)
     c->in_read = false;
     if (c->state == FRONT_CLOSED)
         return;
-    /* The end of the client's stream while its request runs: it has left, and what it asked for is no longer wanted. */
-    if (c->state == FRONT_BUSY && (c->io.failed || c->io.wfailed || (c->io.rdhup && !c->in_len && c->body_done))) {
+    /* The end of the client's stream while its request runs: it has left, and what it asked for is no longer
+     * wanted. */
+    if (c->state == FRONT_BUSY &&
+        (c->io.failed || c->io.wfailed || (c->io.rdhup && !c->in_len && c->body_done))) {
         front_close(c, true);
         return;
     }
@@ -616,9 +633,16 @@ void front1_start(struct worker *w, int fd, SSL *ssl, struct client *client, con
         client_leave(w, client);
         return;
     }
-    *c = (struct front1){.io = {.on_read = on_read, .on_drain = on_drain}, .worker = w, .client = client, .tls = ssl != NULL,
-                         .undecided = true, .timer = {.fire = on_timer}, .again = {.run = on_again}, .bury = {.run = on_bury},
-                         .link = {.drain = on_link_drain}, .active_ms = dp_now_ms(w->loop)};
+    *c = (struct front1){.io = {.on_read = on_read, .on_drain = on_drain},
+                         .worker = w,
+                         .client = client,
+                         .tls = ssl != NULL,
+                         .undecided = true,
+                         .timer = {.fire = on_timer},
+                         .again = {.run = on_again},
+                         .bury = {.run = on_bury},
+                         .link = {.drain = on_link_drain},
+                         .active_ms = dp_now_ms(w->loop)};
     snprintf(c->address, sizeof c->address, "%s", address);
     front_link_add(w, &c->link);
     if (dp_io_open(&c->io, w->loop, fd, ssl, false) != 0) {

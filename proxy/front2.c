@@ -1,5 +1,6 @@
-/* The HTTP/2 side towards a client (nghttp2): each stream is an exchange of its own. A request head is turned into HTTP/1.1 text and goes
- * through the same strict parser and router. Invariant: a stream's window is opened only for bytes that the service has taken. */
+/* The HTTP/2 side towards a client (nghttp2): each stream is an exchange of its own. A request head is turned
+ * into HTTP/1.1 text and goes through the same strict parser and router. Invariant: a stream's window is
+ * opened only for bytes that the service has taken. */
 #include "proxy/h2.h"
 
 #include "lib/base/log.h"
@@ -37,7 +38,7 @@ struct stream2 {
     struct buf in;     /* body bytes that the back does not take yet */
     size_t unconsumed; /* received and not yet given back to flow control */
     struct h2_out out;
-    bool has_body;     /* a data provider was submitted */
+    bool has_body; /* a data provider was submitted */
 };
 
 static const struct front_ops front2_ops;
@@ -52,7 +53,8 @@ static void on_bury(struct dp_task *t)
         dp_bury(c->worker->loop, t);
         return;
     }
-    nghttp2_session_del(c->session); /* here, because callbacks of the session may be running when the connection is closed */
+    nghttp2_session_del(
+        c->session); /* here, because callbacks of the session may be running when the connection is closed */
     free(c);
 }
 
@@ -139,7 +141,8 @@ static void request_finish(struct stream2 *s)
     if (!s->request_ended || s->in.len || x == NULL || x->back == NULL || x->request_done)
         return;
     struct http_head trailers, *t = NULL;
-    if (s->fields.len > 2 && s->head_done && http_parse_trailers(s->fields.data, s->fields.len, &trailers) == 0)
+    if (s->fields.len > 2 && s->head_done &&
+        http_parse_trailers(s->fields.data, s->fields.len, &trailers) == 0)
         t = &trailers;
     x->request_done = true;
     x->back->finish(x, t);
@@ -164,7 +167,8 @@ static void request_feed(struct stream2 *s)
     request_finish(s);
 }
 
-static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *p, size_t n, void *user)
+static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *p, size_t n,
+                   void *user)
 {
     struct stream2 *s = nghttp2_session_get_stream_user_data(session, id);
     struct front2 *c = user;
@@ -212,8 +216,8 @@ static bool name_is(const uint8_t *name, size_t n, const char *what)
     return strlen(what) == n && memcmp(name, what, n) == 0;
 }
 
-static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uint8_t *name, size_t nn, const uint8_t *value, size_t vn,
-                     uint8_t flags, void *user)
+static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uint8_t *name, size_t nn,
+                     const uint8_t *value, size_t vn, uint8_t flags, void *user)
 {
     struct stream2 *s = nghttp2_session_get_stream_user_data(session, f->hd.stream_id);
     if (s == NULL)
@@ -275,7 +279,8 @@ static bool host_differs(struct stream2 *s)
 
 static int refuse(struct stream2 *s, const char *status)
 {
-    nghttp2_nv nv[] = {{(uint8_t *)":status", (uint8_t *)status, 7, 3, 0}, {(uint8_t *)"content-length", (uint8_t *)"0", 14, 1, 0}};
+    nghttp2_nv nv[] = {{(uint8_t *)":status", (uint8_t *)status, 7, 3, 0},
+                       {(uint8_t *)"content-length", (uint8_t *)"0", 14, 1, 0}};
     nghttp2_submit_response(s->c->session, s->id, nv, 2, NULL);
     if (!s->request_ended)
         nghttp2_submit_rst_stream(s->c->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_NO_ERROR);
@@ -358,7 +363,8 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
 
 /* ---- the answer ---- */
 
-static ssize_t on_body_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_t n, uint32_t *flags, nghttp2_data_source *source, void *user)
+static ssize_t on_body_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_t n, uint32_t *flags,
+                            nghttp2_data_source *source, void *user)
 {
     struct stream2 *s = source->ptr;
     size_t before = h2_out_pending(&s->out);
@@ -369,7 +375,8 @@ static ssize_t on_body_read(nghttp2_session *session, int32_t id, uint8_t *buf, 
     return got;
 }
 
-static void answer_headers(struct exchange *x, const struct http_head *m, struct h2_list *l, char status[4], char wake[40])
+static void answer_headers(struct exchange *x, const struct http_head *m, struct h2_list *l, char status[4],
+                           char wake[40])
 {
     *l = (struct h2_list){.count = 0};
     snprintf(status, 4, "%d", m->status);
@@ -450,7 +457,8 @@ static void front_abort(struct exchange *x)
 {
     struct stream2 *s = x->front_data;
     s->x = NULL;
-    nghttp2_submit_rst_stream(s->c->session, NGHTTP2_FLAG_NONE, s->id, x->reset_code ? x->reset_code : NGHTTP2_INTERNAL_ERROR);
+    nghttp2_submit_rst_stream(s->c->session, NGHTTP2_FLAG_NONE, s->id,
+                              x->reset_code ? x->reset_code : NGHTTP2_INTERNAL_ERROR);
     consume(s);
     send_soon(s->c);
     exchange_cancel(x);
@@ -474,8 +482,14 @@ static void front_pull(struct exchange *x)
     request_feed(s);
 }
 
-static const struct front_ops front2_ops = {.head = front_head, .interim = front_interim, .data = front_data, .finish = front_finish,
-                                            .abort = front_abort, .flush = front_flush, .blocked = front_blocked, .pull = front_pull};
+static const struct front_ops front2_ops = {.head = front_head,
+                                            .interim = front_interim,
+                                            .data = front_data,
+                                            .finish = front_finish,
+                                            .abort = front_abort,
+                                            .flush = front_flush,
+                                            .blocked = front_blocked,
+                                            .pull = front_pull};
 
 /* ---- reading ---- */
 
@@ -518,7 +532,8 @@ static void on_timer(struct dp_timer *t)
 {
     struct front2 *c = (struct front2 *)((char *)t - offsetof(struct front2, timer));
     const struct proxy_config *cfg = &c->worker->proxy->cfg;
-    int64_t limit = c->streams ? cfg->idle_timeout_ms : cfg->keepalive_timeout_ms, quiet = dp_now_ms(c->worker->loop) - c->active_ms;
+    int64_t limit = c->streams ? cfg->idle_timeout_ms : cfg->keepalive_timeout_ms,
+            quiet = dp_now_ms(c->worker->loop) - c->active_ms;
     if (quiet < limit) {
         dp_timer_start(c->worker->loop, t, limit - quiet);
         return;
@@ -532,7 +547,8 @@ static void on_link_drain(struct front_link *l)
 {
     struct front2 *c = (struct front2 *)((char *)l - offsetof(struct front2, link));
     c->draining = true;
-    nghttp2_submit_goaway(c->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(c->session), NGHTTP2_NO_ERROR, NULL, 0);
+    nghttp2_submit_goaway(c->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(c->session),
+                          NGHTTP2_NO_ERROR, NULL, 0);
     send_soon(c);
 }
 
@@ -565,15 +581,22 @@ static int session_make(struct front2 *c)
     return nghttp2_session_set_local_window_size(c->session, NGHTTP2_FLAG_NONE, 0, H2_CONNECTION_WINDOW);
 }
 
-void front2_adopt(struct worker *w, struct dp_io *io, struct client *client, const char *address, bool tls, const char *first, size_t n)
+void front2_adopt(struct worker *w, struct dp_io *io, struct client *client, const char *address, bool tls,
+                  const char *first, size_t n)
 {
     struct front2 *c = calloc(1, sizeof *c);
     if (c == NULL) {
         client_leave(w, client);
         return; /* the caller closes the stream */
     }
-    *c = (struct front2){.io = {.on_read = on_read, .on_drain = on_drain}, .worker = w, .client = client, .tls = tls,
-                         .timer = {.fire = on_timer}, .send = {.run = on_send}, .bury = {.run = on_bury}, .link = {.drain = on_link_drain},
+    *c = (struct front2){.io = {.on_read = on_read, .on_drain = on_drain},
+                         .worker = w,
+                         .client = client,
+                         .tls = tls,
+                         .timer = {.fire = on_timer},
+                         .send = {.run = on_send},
+                         .bury = {.run = on_bury},
+                         .link = {.drain = on_link_drain},
                          .active_ms = dp_now_ms(w->loop)};
     snprintf(c->address, sizeof c->address, "%s", address);
     front_link_add(w, &c->link);

@@ -1,5 +1,5 @@
-/* Shared parts of both HTTP/2 codecs. Invariant: a body never holds more than its sender's limit, because the other side is not read while
- * H2_OUT_FULL bytes wait; memory is returned as soon as it is sent. */
+/* Shared parts of both HTTP/2 codecs. Invariant: a body never holds more than its sender's limit, because the
+ * other side is not read while H2_OUT_FULL bytes wait; memory is returned as soon as it is sent. */
 #include "proxy/h2.h"
 
 #include <string.h>
@@ -44,7 +44,8 @@ static bool trailers_submit(struct h2_out *o, nghttp2_session *session, int32_t 
     return list.count && nghttp2_submit_trailer(session, stream, list.nv, list.count) == 0;
 }
 
-ssize_t h2_out_read(struct h2_out *o, nghttp2_session *session, int32_t stream, uint8_t *buf, size_t n, uint32_t *flags)
+ssize_t h2_out_read(struct h2_out *o, nghttp2_session *session, int32_t stream, uint8_t *buf, size_t n,
+                    uint32_t *flags)
 {
     size_t have = h2_out_pending(o);
     if (o->bytes.failed)
@@ -78,7 +79,8 @@ void h2_list_add(struct h2_list *l, const char *name, size_t name_len, const cha
     for (size_t i = 0; i < name_len; i++)
         lower[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] | 0x20 : name[i]);
     l->names_len += name_len;
-    l->nv[l->count++] = (nghttp2_nv){(uint8_t *)lower, (uint8_t *)value, name_len, value_len, NGHTTP2_NV_FLAG_NONE};
+    l->nv[l->count++] =
+        (nghttp2_nv){(uint8_t *)lower, (uint8_t *)value, name_len, value_len, NGHTTP2_NV_FLAG_NONE};
 }
 
 void h2_list_lit(struct h2_list *l, const char *name, const char *value)

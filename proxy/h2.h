@@ -1,9 +1,15 @@
-/* What the HTTP/2 front and the h2c back share: outgoing bodies that wait for flow control, and header lists. */
+/* What the HTTP/2 front and the h2c back share: outgoing bodies that wait for flow control, and header lists.
+ */
 #pragma once
 
 #include "proxy/proxy.h"
 
-enum { H2_WINDOW = 256 * 1024, H2_CONNECTION_WINDOW = 1024 * 1024, H2_STREAMS = 256, H2_OUT_FULL = 64 * 1024 };
+enum {
+    H2_WINDOW = 256 * 1024,
+    H2_CONNECTION_WINDOW = 1024 * 1024,
+    H2_STREAMS = 256,
+    H2_OUT_FULL = 64 * 1024
+};
 
 /** A body on its way out of one stream. */
 struct h2_out {
@@ -21,7 +27,8 @@ void h2_out_append(struct h2_out *o, const char *p, size_t n);
 void h2_out_trailers(struct h2_out *o, const struct http_head *trailers);
 void h2_out_free(struct h2_out *o);
 /** The body of a data provider's read callback. */
-ssize_t h2_out_read(struct h2_out *o, nghttp2_session *session, int32_t stream, uint8_t *buf, size_t n, uint32_t *flags);
+ssize_t h2_out_read(struct h2_out *o, nghttp2_session *session, int32_t stream, uint8_t *buf, size_t n,
+                    uint32_t *flags);
 
 /** A header list under construction: names are lower-cased into `names`. */
 struct h2_list {

@@ -1,5 +1,5 @@
-/* Rewrites heads on their way: what belongs to one hop is dropped, what the next hop needs is added. Everything else is passed on
- * byte by byte. */
+/* Rewrites heads on their way: what belongs to one hop is dropped, what the next hop needs is added.
+ * Everything else is passed on byte by byte. */
 #include "proxy/proxy.h"
 
 #include <string.h>
@@ -92,7 +92,8 @@ size_t request_build(struct exchange *x, bool *chunked)
     bool upgrade = x->may_upgrade = wants_upgrade(m) && !x->front_decodes;
     for (uint16_t i = 0; i < m->count; i++) {
         const struct http_header *h = &m->h[i];
-        if (h->id == HDR_HOST || h->id == HDR_X_FORWARDED_FOR || (h->id == HDR_TRAFFIC_TOKEN && s->route.private))
+        if (h->id == HDR_HOST || h->id == HDR_X_FORWARDED_FOR ||
+            (h->id == HDR_TRAFFIC_TOKEN && s->route.private))
             continue;
         if (h->id == HDR_UPGRADE ? !upgrade : http_hop_by_hop(m, h))
             continue;
@@ -161,7 +162,8 @@ size_t response_build(struct exchange *x, const struct http_head *m, bool close,
             put_number(&o, x->wake_ms);
             put_lit(&o, "\r\n");
         }
-        /* A page of a sandbox under the shared origin must not become a page of the API's origin (DESIGN.md §5). */
+        /* A page of a sandbox under the shared origin must not become a page of the API's origin (DESIGN.md
+         * §5). */
         if (x->by_path)
             put_lit(&o, "Content-Security-Policy: sandbox allow-scripts allow-forms\r\n");
     }

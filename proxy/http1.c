@@ -1,5 +1,5 @@
-/* The strict head parser. Invariant: a head that is accepted has exactly one reading: one Host, one way to tell where the body ends, CRLF line
- * ends, no folded lines, names that are tokens. */
+/* The strict head parser. Invariant: a head that is accepted has exactly one reading: one Host, one way to
+ * tell where the body ends, CRLF line ends, no folded lines, names that are tokens. */
 #include "proxy/http1.h"
 
 #include <string.h>
@@ -7,8 +7,9 @@
 
 /* tchar of RFC 9110 §5.6.2 */
 static const uint8_t token_char[256] = {
-    ['!'] = 1, ['#'] = 1, ['$'] = 1, ['%'] = 1, ['&'] = 1, ['\''] = 1, ['*'] = 1, ['+'] = 1, ['-'] = 1, ['.'] = 1, ['^'] = 1,
-    ['_'] = 1, ['`'] = 1, ['|'] = 1, ['~'] = 1, ['0' ... '9'] = 1, ['a' ... 'z'] = 1, ['A' ... 'Z'] = 1};
+    ['!'] = 1, ['#'] = 1, ['$'] = 1, ['%'] = 1,         ['&'] = 1,         ['\''] = 1,
+    ['*'] = 1, ['+'] = 1, ['-'] = 1, ['.'] = 1,         ['^'] = 1,         ['_'] = 1,
+    ['`'] = 1, ['|'] = 1, ['~'] = 1, ['0' ... '9'] = 1, ['a' ... 'z'] = 1, ['A' ... 'Z'] = 1};
 
 static inline bool value_char(uint8_t c)
 {
@@ -64,22 +65,39 @@ static const struct {
     const char *name;
     uint8_t id;
 } by_name[] = {
-    {"host", HDR_HOST}, {"content-length", HDR_CONTENT_LENGTH}, {"transfer-encoding", HDR_TRANSFER_ENCODING},
-    {"connection", HDR_CONNECTION}, {"keep-alive", HDR_KEEP_ALIVE}, {"proxy-connection", HDR_PROXY_CONNECTION}, {"te", HDR_TE},
-    {"upgrade", HDR_UPGRADE}, {"expect", HDR_EXPECT}, {"e2b-sandbox-id", HDR_SANDBOX_ID}, {"e2b-sandbox-port", HDR_SANDBOX_PORT},
-    {"e2b-traffic-access-token", HDR_TRAFFIC_TOKEN}, {"x-access-token", HDR_ACCESS_TOKEN}, {"content-type", HDR_CONTENT_TYPE},
-    {"accept", HDR_ACCEPT}, {"user-agent", HDR_USER_AGENT}, {"sec-fetch-mode", HDR_SEC_FETCH_MODE},
-    {"x-requested-with", HDR_X_REQUESTED_WITH}, {"x-forwarded-for", HDR_X_FORWARDED_FOR},
-    {"x-forwarded-proto", HDR_X_FORWARDED_PROTO}, {"x-forwarded-host", HDR_X_FORWARDED_HOST}, {"traceparent", HDR_TRACEPARENT},
-    {"connect-protocol-version", HDR_CONNECT_PROTOCOL}, {"server-timing", HDR_SERVER_TIMING}, {"http2-settings", HDR_HTTP2_SETTINGS},
+    {"host", HDR_HOST},
+    {"content-length", HDR_CONTENT_LENGTH},
+    {"transfer-encoding", HDR_TRANSFER_ENCODING},
+    {"connection", HDR_CONNECTION},
+    {"keep-alive", HDR_KEEP_ALIVE},
+    {"proxy-connection", HDR_PROXY_CONNECTION},
+    {"te", HDR_TE},
+    {"upgrade", HDR_UPGRADE},
+    {"expect", HDR_EXPECT},
+    {"e2b-sandbox-id", HDR_SANDBOX_ID},
+    {"e2b-sandbox-port", HDR_SANDBOX_PORT},
+    {"e2b-traffic-access-token", HDR_TRAFFIC_TOKEN},
+    {"x-access-token", HDR_ACCESS_TOKEN},
+    {"content-type", HDR_CONTENT_TYPE},
+    {"accept", HDR_ACCEPT},
+    {"user-agent", HDR_USER_AGENT},
+    {"sec-fetch-mode", HDR_SEC_FETCH_MODE},
+    {"x-requested-with", HDR_X_REQUESTED_WITH},
+    {"x-forwarded-for", HDR_X_FORWARDED_FOR},
+    {"x-forwarded-proto", HDR_X_FORWARDED_PROTO},
+    {"x-forwarded-host", HDR_X_FORWARDED_HOST},
+    {"traceparent", HDR_TRACEPARENT},
+    {"connect-protocol-version", HDR_CONNECT_PROTOCOL},
+    {"server-timing", HDR_SERVER_TIMING},
+    {"http2-settings", HDR_HTTP2_SETTINGS},
 };
 
 /* First byte and length tell nearly all of them apart; the comparison confirms. */
 static uint8_t header_id(struct str name)
 {
-    static const uint32_t first = 1u << ('h' - 'a') | 1u << ('c' - 'a') | 1u << ('t' - 'a') | 1u << ('k' - 'a') |
-                                  1u << ('p' - 'a') | 1u << ('u' - 'a') | 1u << ('e' - 'a') | 1u << ('x' - 'a') |
-                                  1u << ('a' - 'a') | 1u << ('s' - 'a');
+    static const uint32_t first =
+        1u << ('h' - 'a') | 1u << ('c' - 'a') | 1u << ('t' - 'a') | 1u << ('k' - 'a') | 1u << ('p' - 'a') |
+        1u << ('u' - 'a') | 1u << ('e' - 'a') | 1u << ('x' - 'a') | 1u << ('a' - 'a') | 1u << ('s' - 'a');
     uint8_t c = (uint8_t)(name.p[0] | 0x20);
     if (c < 'a' || c > 'z' || !(first >> (c - 'a') & 1))
         return HDR_OTHER;
@@ -194,7 +212,8 @@ static bool authority_valid(struct str a)
 {
     for (uint32_t i = 0; i < a.n; i++) {
         char c = a.p[i];
-        bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || strchr("-._:[]", c) != NULL;
+        bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                  strchr("-._:[]", c) != NULL;
         if (!ok || c == 0)
             return false;
     }
@@ -212,7 +231,9 @@ static int target_forms(struct http_head *m)
         return 0; /* refused by the caller, whatever it names */
     if (t.n == 1 && t.p[0] == '*')
         return str_eq(m->method, STR("OPTIONS")) ? 0 : HTTP_BAD;
-    uint32_t skip = t.n > 7 && strncasecmp(t.p, "http://", 7) == 0 ? 7 : t.n > 8 && strncasecmp(t.p, "https://", 8) == 0 ? 8 : 0;
+    uint32_t skip = t.n > 7 && strncasecmp(t.p, "http://", 7) == 0    ? 7
+                    : t.n > 8 && strncasecmp(t.p, "https://", 8) == 0 ? 8
+                                                                      : 0;
     if (skip == 0)
         return HTTP_BAD;
     uint32_t i = skip;
@@ -237,7 +258,8 @@ int http_parse_request(const char *p, size_t n, struct http_head *m)
     const char *t = ++q;
     while (q < end && (uint8_t)*q > 0x20 && *q != 0x7f && *q != '#')
         q++;
-    if (q == t || end - q < 11 || *q != ' ' || !version_parse(q + 1, &m->minor) || q[9] != '\r' || q[10] != '\n')
+    if (q == t || end - q < 11 || *q != ' ' || !version_parse(q + 1, &m->minor) || q[9] != '\r' ||
+        q[10] != '\n')
         return HTTP_BAD;
     m->target = (struct str){t, (uint32_t)(q - t)};
     int rc = target_forms(m);
@@ -288,7 +310,9 @@ int http_parse_trailers(const char *p, size_t n, struct http_head *m)
     if (rc != 0)
         return rc;
     /* Framing and routing cannot be changed after the fact (RFC 9110 §6.5.1). */
-    return http_has(m, HDR_CONTENT_LENGTH) || http_has(m, HDR_TRANSFER_ENCODING) || http_has(m, HDR_HOST) ? HTTP_BAD : 0;
+    return http_has(m, HDR_CONTENT_LENGTH) || http_has(m, HDR_TRANSFER_ENCODING) || http_has(m, HDR_HOST)
+               ? HTTP_BAD
+               : 0;
 }
 
 bool http_hop_by_hop(const struct http_head *m, const struct http_header *h)
@@ -317,7 +341,8 @@ bool http_hop_by_hop(const struct http_head *m, const struct http_header *h)
             const char *stop = comma ? comma : end;
             struct str token = trim(p, stop);
             if (token.n == h->name.n && strncasecmp(token.p, h->name.p, token.n) == 0)
-                return h->id != HDR_HOST && h->id != HDR_CONTENT_LENGTH; /* these decide framing and routing */
+                return h->id != HDR_HOST &&
+                       h->id != HDR_CONTENT_LENGTH; /* these decide framing and routing */
             p = stop + 1;
         }
     }

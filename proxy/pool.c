@@ -1,5 +1,6 @@
-/* Connections to services: opened through the relay with a preface, kept for reuse per (sandbox, generation, port). Invariant: a connection
- * serves only requests of the generation that it was opened for; envd's is opened ahead of need, other ports' never. */
+/* Connections to services: opened through the relay with a preface, kept for reuse per (sandbox, generation,
+ * port). Invariant: a connection serves only requests of the generation that it was opened for; envd's is
+ * opened ahead of need, other ports' never. */
 #include "proxy/proxy.h"
 
 #include "lib/base/ids.h"
@@ -45,7 +46,9 @@ static void idle_remove(struct back *b)
 
 static void idle_add(struct back *b)
 {
-    int64_t keep = b->sandbox->is_api ? IDLE_API_MS : b->pool->port == ENVD_PORT ? IDLE_ENVD_MS : IDLE_OTHER_MS;
+    int64_t keep = b->sandbox->is_api           ? IDLE_API_MS
+                   : b->pool->port == ENVD_PORT ? IDLE_ENVD_MS
+                                                : IDLE_OTHER_MS;
     b->state = BACK_IDLE;
     b->x = NULL;
     b->idle_next = b->pool->idle;
@@ -63,6 +66,8 @@ static void on_bury(struct dp_task *t)
         dp_bury(b->worker->loop, t);
         return;
     }
+    if (b->h2)
+        back2_free(b); /* here, because callbacks of its session may be running when it is closed */
     buf_free(&b->trailers);
     free(b);
 }
@@ -83,8 +88,6 @@ void back_close(struct back *b, bool reset)
         b->next->link = b->link;
     dp_mem_put(b->in, b->in_cap);
     b->in = NULL;
-    if (b->h2)
-        back2_free(b);
     dp_io_close(&b->io, reset);
     dp_bury(b->worker->loop, &b->bury);
     sandbox_release(s);
@@ -94,7 +97,10 @@ void back_close(struct back *b, bool reset)
 
 static void preface_send(struct back *b, const struct route *r)
 {
-    struct preface p = {.port = b->pool->port, .gen = r->gen, .expiry_s = (uint32_t)time(NULL) + 30, .nonce = ++b->worker->nonce};
+    struct preface p = {.port = b->pool->port,
+                        .gen = r->gen,
+                        .expiry_s = (uint32_t)time(NULL) + 30,
+                        .nonce = ++b->worker->nonce};
     memcpy(p.sandbox, r->sandbox, strlen(r->sandbox));
     uint8_t bytes[PREFACE_LEN];
     preface_encode(&p, r->ticket, bytes);
@@ -137,9 +143,12 @@ static void preface_read(struct back *b)
         }
         b->answer_len += (uint8_t)n;
     }
-    static const enum connect_result result[] = {
-        [PREFACE_STALE] = CONNECT_STALE, [PREFACE_UNKNOWN] = CONNECT_UNKNOWN, [PREFACE_PORT_CLOSED] = CONNECT_PORT_CLOSED,
-        [PREFACE_NOT_READY] = CONNECT_NOT_READY, [PREFACE_BAD_MAC] = CONNECT_DENIED, [PREFACE_LIMIT] = CONNECT_LIMIT};
+    static const enum connect_result result[] = {[PREFACE_STALE] = CONNECT_STALE,
+                                                 [PREFACE_UNKNOWN] = CONNECT_UNKNOWN,
+                                                 [PREFACE_PORT_CLOSED] = CONNECT_PORT_CLOSED,
+                                                 [PREFACE_NOT_READY] = CONNECT_NOT_READY,
+                                                 [PREFACE_BAD_MAC] = CONNECT_DENIED,
+                                                 [PREFACE_LIMIT] = CONNECT_LIMIT};
     enum preface_status status;
     uint64_t gen;
     if (!preface_answer_decode(b->answer, &status, &gen)) {
@@ -148,7 +157,8 @@ static void preface_read(struct back *b)
         connected(b);
     } else {
         if (status == PREFACE_BAD_MAC)
-            log_line(LOG_WARN, &(struct log_about){.sandbox = b->sandbox->id, .gen = b->gen}, "the relay refused our ticket");
+            log_line(LOG_WARN, &(struct log_about){.sandbox = b->sandbox->id, .gen = b->gen},
+                     "the relay refused our ticket");
         not_connected(b, result[status]);
     }
 }
@@ -232,8 +242,15 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
         return NULL;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    *b = (struct back){.io = {.on_read = on_read, .on_drain = on_drain}, .worker = w, .sandbox = s, .pool = p, .gen = r->gen,
-                       .state = BACK_CONNECTING, .x = x, .timer = {.fire = on_timer}, .again = {.run = on_again},
+    *b = (struct back){.io = {.on_read = on_read, .on_drain = on_drain},
+                       .worker = w,
+                       .sandbox = s,
+                       .pool = p,
+                       .gen = r->gen,
+                       .state = BACK_CONNECTING,
+                       .x = x,
+                       .timer = {.fire = on_timer},
+                       .again = {.run = on_again},
                        .bury = {.run = on_bury}};
     b->next = s->backs;
     b->link = &s->backs;
@@ -339,7 +356,7 @@ void pool_close_other_generations(struct sandbox *s, uint64_t gen, bool all)
         struct exchange *x = b->x;
         if (b->state == BACK_CONNECTING) {
             not_connected(b, CONNECT_STALE);
-        } else if (x && !b->h2) {
+        } else if (x) {
             bool answered = x->state == X_ANSWERING;
             back_close(b, true);
             x->back = NULL;

@@ -1,5 +1,6 @@
-/* Routes of sandboxes: where one runs, which generation, who may ask. One table per process, read by all workers without a lock,
- * written by the control thread alone (ck_ht + ck_epoch; mutexes under -Dtsan_shims=true). */
+/* Routes of sandboxes: where one runs, which generation, who may ask. One table per process, read by all
+ * workers without a lock, written by the control thread alone (ck_ht + ck_epoch; mutexes under
+ * -Dtsan_shims=true). */
 #pragma once
 
 #include "lib/base/err.h"
@@ -23,8 +24,8 @@ struct route {
     uint8_t envd_sha256[32], traffic_sha256[32];
     bool has_envd_token, has_traffic_token, auto_resume, private;
     char mask_host[256];
-    uint64_t serial;   /* grows with each installation; tells two versions apart */
-    uint32_t epoch;    /* of the event stream when it was read; older than the cache's = unverified */
+    uint64_t serial; /* grows with each installation; tells two versions apart */
+    uint32_t epoch;  /* of the event stream when it was read; older than the cache's = unverified */
 };
 
 struct route_cache;
@@ -32,11 +33,13 @@ struct route_cache *route_cache_new(void);
 
 /* ---- control thread ---- */
 
-/** Installs a copy; sets `serial` and `epoch` of `r` too. Only ROUTE_RUNNING is kept: everything else is looked up each time. */
+/** Installs a copy; sets `serial` and `epoch` of `r` too. Only ROUTE_RUNNING is kept: everything else is
+ * looked up each time. */
 void route_cache_put(struct route_cache *c, struct route *r);
 void route_cache_drop(struct route_cache *c, const char *sandbox);
 bool route_cache_has(struct route_cache *c, const char *sandbox);
-/** Events may have been missed: every route is looked up again before its next use, but while `offline` is set. */
+/** Events may have been missed: every route is looked up again before its next use, but while `offline` is
+ * set. */
 void route_cache_unverify(struct route_cache *c);
 void route_cache_offline(struct route_cache *c, bool offline);
 
@@ -44,5 +47,6 @@ void route_cache_offline(struct route_cache *c, bool offline);
 
 struct route_reader;
 struct route_reader *route_reader_new(struct route_cache *c); /* one per thread */
-/** The serial of the cached and trusted route, or 0. Copies the route to `*out` when its serial is not `known`. */
+/** The serial of the cached and trusted route, or 0. Copies the route to `*out` when its serial is not
+ * `known`. */
 uint64_t route_cache_get(struct route_reader *r, const char *sandbox, uint64_t known, struct route *out);

@@ -1,5 +1,5 @@
-/* The table of running sandboxes' routes. Invariant: an entry is immutable once it is visible; a writer replaces it and frees the old
- * one when no reader can hold it any more. */
+/* The table of running sandboxes' routes. Invariant: an entry is immutable once it is visible; a writer
+ * replaces it and frees the old one when no reader can hold it any more. */
 #include "proxy/route.h"
 
 #include <stdatomic.h>
@@ -59,14 +59,16 @@ static struct ck_malloc allocator = {.malloc = block_alloc, .free = block_releas
 
 struct route_cache *route_cache_new(void)
 {
-    struct route_cache *c = aligned_alloc(CK_MD_CACHELINE, (sizeof *c + CK_MD_CACHELINE - 1) & ~(size_t)(CK_MD_CACHELINE - 1));
+    struct route_cache *c =
+        aligned_alloc(CK_MD_CACHELINE, (sizeof *c + CK_MD_CACHELINE - 1) & ~(size_t)(CK_MD_CACHELINE - 1));
     if (c == NULL)
         return NULL;
     memset(c, 0, sizeof *c);
     ck_epoch_init(&c->epoch);
     ck_epoch_register(&c->epoch, &c->writer, NULL);
     freeing = &c->writer;
-    if (!ck_ht_init(&c->table, CK_HT_MODE_BYTESTRING | CK_HT_WORKLOAD_DELETE, NULL, &allocator, 1024, 6602834)) {
+    if (!ck_ht_init(&c->table, CK_HT_MODE_BYTESTRING | CK_HT_WORKLOAD_DELETE, NULL, &allocator, 1024,
+                    6602834)) {
         free(c);
         return NULL;
     }

@@ -1,5 +1,6 @@
-/* A worker's view of the sandboxes it talks to: route copy, pools, and the requests that wait for a look-up or a wake. Invariant: one
- * question per sandbox and worker is out at a time, and the parked go on in the order in which they came. */
+/* A worker's view of the sandboxes it talks to: route copy, pools, and the requests that wait for a look-up
+ * or a wake. Invariant: one question per sandbox and worker is out at a time, and the parked go on in the
+ * order in which they came. */
 #include "proxy/proxy.h"
 
 #include "lib/base/log.h"
@@ -79,7 +80,8 @@ void sandbox_release(struct sandbox *s)
 
 bool sandbox_route(struct sandbox *s)
 {
-    return route_cache_get(s->worker->routes, s->id, s->route.serial, &s->route) != 0 && s->route.state == ROUTE_RUNNING;
+    return route_cache_get(s->worker->routes, s->id, s->route.serial, &s->route) != 0 &&
+           s->route.state == ROUTE_RUNNING;
 }
 
 /* ---- waiting ---- */
@@ -177,7 +179,8 @@ void sandbox_looked_up(struct worker *w, const struct route *r, const struct err
         return;
     s->waiting = WAIT_NONE;
     if (e) {
-        parked_go(s, step_fail, &(struct failure){ANSWER_UNREACHABLE, "The route of the sandbox cannot be read right now"});
+        parked_go(s, step_fail,
+                  &(struct failure){ANSWER_UNREACHABLE, "The route of the sandbox cannot be read right now"});
         return;
     }
     s->route = *r;
@@ -229,7 +232,8 @@ void sandbox_changed(struct worker *w, const char *id, uint64_t gen, enum route_
     if (s == NULL)
         return;
     s->exchanges++;
-    /* While it is pausing the VM may still come back (pause refused): its streams end by themselves if it does not. */
+    /* While it is pausing the VM may still come back (pause refused): its streams end by themselves if it
+     * does not. */
     if (state == ROUTE_RUNNING || state == ROUTE_RESUMING || state == ROUTE_PAUSING)
         pool_close_other_generations(s, gen, false);
     else

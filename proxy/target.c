@@ -1,4 +1,5 @@
-/* Request routing by Host, headers or path. Invariant: the decision depends on this request alone, never on the connection. */
+/* Request routing by Host, headers or path. Invariant: the decision depends on this request alone, never on
+ * the connection. */
 #include "proxy/target.h"
 
 #include <stdio.h>
@@ -133,7 +134,8 @@ static void by_label(struct str host, struct target *t)
     sandbox_set(t, id, port);
 }
 
-/* The path as a lenient server could read it: escapes decoded, empty and dot segments dropped, lower-cased. */
+/* The path as a lenient server could read it: escapes decoded, empty and dot segments dropped, lower-cased.
+ */
 static void path_normal(struct str path, char *out, size_t cap)
 {
     size_t n = 0, segment = 1;
@@ -179,7 +181,8 @@ static void path_normal(struct str path, char *out, size_t cap)
 
 static bool envd_internal(struct str path)
 {
-    static const char *const internal[] = {"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"};
+    static const char *const internal[] = {"/init",     "/freeze", "/unfreeze", "/collapse",
+                                           "/fsfreeze", "/fsthaw", "/upgrade"};
     char normal[128];
     path_normal(path, normal, sizeof normal);
     for (size_t i = 0; i < sizeof internal / sizeof internal[0]; i++)
@@ -191,7 +194,8 @@ static bool envd_internal(struct str path)
 static bool is_api_name(struct str host, const char *domain)
 {
     size_t n = strlen(domain);
-    return n && host.n == n + 4 && strncasecmp(host.p, "api.", 4) == 0 && strncasecmp(host.p + 4, domain, n) == 0;
+    return n && host.n == n + 4 && strncasecmp(host.p, "api.", 4) == 0 &&
+           strncasecmp(host.p + 4, domain, n) == 0;
 }
 
 void target_resolve(const struct http_head *m, const char *domain, struct target *t)

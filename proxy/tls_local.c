@@ -1,5 +1,6 @@
-/* Makes a certificate authority and a certificate for this installation, so that TLS works without an operator's certificates. Invariant: files
- * are whole or absent, keys are readable by their owner alone, and what is there is never replaced. */
+/* Makes a certificate authority and a certificate for this installation, so that TLS works without an
+ * operator's certificates. Invariant: files are whole or absent, keys are readable by their owner alone, and
+ * what is there is never replaced. */
 #include "proxy/proxy.h"
 
 #include "lib/base/cleanup.h"
@@ -27,7 +28,8 @@ static int x509_extend(X509 *cert, X509 *issuer, int nid, const char *value)
     return rc;
 }
 
-static X509 *x509_make(EVP_PKEY *key, const char *name, X509 *issuer, EVP_PKEY *issuer_key, int days, const char *names)
+static X509 *x509_make(EVP_PKEY *key, const char *name, X509 *issuer, EVP_PKEY *issuer_key, int days,
+                       const char *names)
 {
     X509 *cert = X509_new();
     uint64_t serial;
@@ -109,12 +111,13 @@ int tls_make_local(const char *dir, const char *domain, struct err *e)
         EVP_PKEY_free(ca_key);
         ca_key = EVP_EC_gen("P-256");
         ca = ca_key ? x509_make(ca_key, "Cube local CA", NULL, ca_key, CA_DAYS, NULL) : NULL;
-        rc = ca ? pem_write(ca_key_path, 0600, NULL, NULL, ca_key, e) : err_set(e, ERR_INTERNAL, "making the local CA");
+        rc = ca ? pem_write(ca_key_path, 0600, NULL, NULL, ca_key, e)
+                : err_set(e, ERR_INTERNAL, "making the local CA");
         if (rc == 0)
             rc = pem_write(ca_path, 0644, ca, NULL, NULL, e);
     }
-    snprintf(names, sizeof names, "DNS:localhost,DNS:*.localhost,IP:127.0.0.1,IP:::1%s%s%s%s", domain[0] ? ",DNS:" : "", domain,
-             domain[0] ? ",DNS:*." : "", domain);
+    snprintf(names, sizeof names, "DNS:localhost,DNS:*.localhost,IP:127.0.0.1,IP:::1%s%s%s%s",
+             domain[0] ? ",DNS:" : "", domain, domain[0] ? ",DNS:*." : "", domain);
     EVP_PKEY *key = rc == 0 ? EVP_EC_gen("P-256") : NULL;
     X509 *cert = key ? x509_make(key, domain[0] ? domain : "localhost", ca, ca_key, LEAF_DAYS, names) : NULL;
     if (rc == 0 && cert == NULL)

@@ -1,5 +1,5 @@
-/* A worker thread: its own loop, its own listening sockets (SO_REUSEPORT), nothing shared but the route cache and counters. Owns the list of
- * client connections and the count per client address. */
+/* A worker thread: its own loop, its own listening sockets (SO_REUSEPORT), nothing shared but the route cache
+ * and counters. Owns the list of client connections and the count per client address. */
 #include "proxy/proxy.h"
 
 #include "lib/base/log.h"
@@ -186,7 +186,8 @@ static void on_sweep(struct dp_timer *t)
 {
     struct worker *w = (struct worker *)((char *)t - offsetof(struct worker, sweep));
     if (atomic_load(&w->proxy->draining) && !w->drained_hard) {
-        /* After a hand-over idle clients get some time to make one more request, which is answered with `Connection: close`. */
+        /* After a hand-over idle clients get some time to make one more request, which is answered with
+         * `Connection: close`. */
         if (w->drain_ms == 0)
             w->drain_ms = dp_now_ms(w->loop);
         if (dp_now_ms(w->loop) - w->drain_ms >= w->proxy->cfg.drain_timeout_ms) {
@@ -210,12 +211,13 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* Sockets of a predecessor (all plain ones, then all TLS ones) or new ones; then they are offered to a successor. */
+/* Sockets of a predecessor (all plain ones, then all TLS ones) or new ones; then they are offered to a
+ * successor. */
 static int sockets_open(struct proxy *p, int *fds, int *confirm, struct err *e)
 {
     char path[256];
     int per_worker = p->cfg.tls_listen[0] ? 2 : 1;
-    snprintf(path, sizeof path, "%s/proxy-handover.sock", p->cfg.run_dir);
+    snprintf(path, sizeof path, "%s/proxy/handover.sock", p->cfg.run_dir);
     int n = dp_handover_take(path, fds, confirm);
     if (n > 0 && n % per_worker == 0) {
         p->worker_count = n / per_worker;
@@ -254,8 +256,11 @@ int workers_open(struct proxy *p, int *confirm, void (*taken)(void *), struct er
         w->listen_tls.fd = n > p->worker_count ? dup(fds[p->worker_count + i]) : -1;
     }
     char path[256];
-    snprintf(path, sizeof path, "%s/proxy-handover.sock", p->cfg.run_dir);
-    return dp_handover_serve(p->workers[0].loop, path, fds, n, taken, NULL, e);
+    snprintf(path, sizeof path, "%s/proxy/handover.sock", p->cfg.run_dir);
+    struct err why = {0};
+    if (dp_handover_serve(p->workers[0].loop, path, fds, n, taken, NULL, &why) != 0)
+        log_fail(&why, "an upgrade will have to refuse connections for a moment");
+    return 0;
 }
 
 int worker_start(struct worker *w, struct err *e)

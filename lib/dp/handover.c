@@ -1,5 +1,5 @@
-/* Owns the socket over which a successor takes the listeners. Invariant: the predecessor goes on accepting until the successor
- * has confirmed, so that there is always someone who accepts. */
+/* Owns the socket over which a successor takes the listeners. Invariant: the predecessor goes on accepting
+ * until the successor has confirmed, so that there is always someone who accepts. */
 #include "lib/dp/handover.h"
 
 #include "lib/base/cleanup.h"
@@ -38,7 +38,10 @@ int dp_handover_take(const char *path, int fds[DP_HANDOVER_MAX], int *confirm)
         struct cmsghdr align;
     } control;
     struct iovec iov = {tag, sizeof tag};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
+                       .msg_controllen = sizeof control.bytes};
     ssize_t n = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
     struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&m) : NULL;
     if (n != sizeof tag || memcmp(tag, "CBH1", 4) != 0 || c == NULL || c->cmsg_type != SCM_RIGHTS)
@@ -91,7 +94,9 @@ static void on_listener(struct dp_watch *w, uint32_t events)
         struct cmsghdr align;
     } control = {0};
     struct iovec iov = {(char *)"CBH1", 4};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
                        .msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)g->count)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     c->cmsg_level = SOL_SOCKET;
@@ -104,20 +109,26 @@ static void on_listener(struct dp_watch *w, uint32_t events)
     dp_watch_add(g->loop, &g->peer, EPOLLIN);
 }
 
-int dp_handover_serve(struct dp_loop *l, const char *path, const int *fds, int count, void (*taken)(void *data),
-                      void *data, struct err *e)
+int dp_handover_serve(struct dp_loop *l, const char *path, const int *fds, int count,
+                      void (*taken)(void *data), void *data, struct err *e)
 {
     struct sockaddr_un un;
     if (unix_address(path, &un) != 0 || count > DP_HANDOVER_MAX)
         return err_set(e, ERR_INVALID, "hand-over socket %s: path too long or too many sockets", path);
     _cleanup_close_ int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     unlink(path);
-    if (s < 0 || bind(s, (struct sockaddr *)&un, sizeof un) != 0 || chmod(path, 0600) != 0 || listen(s, 1) != 0)
+    if (s < 0 || bind(s, (struct sockaddr *)&un, sizeof un) != 0 || chmod(path, 0600) != 0 ||
+        listen(s, 1) != 0)
         return err_sys(e, ERR_INTERNAL, "opening the hand-over socket %s", path);
     struct giver *g = calloc(1, sizeof *g);
     if (g == NULL)
         return err_set(e, ERR_INTERNAL, "out of memory");
-    *g = (struct giver){.listener = {.ready = on_listener, .fd = fd_steal(&s)}, .peer = {.fd = -1}, .loop = l, .fds = fds,
-                        .count = count, .taken = taken, .data = data};
+    *g = (struct giver){.listener = {.ready = on_listener, .fd = fd_steal(&s)},
+                        .peer = {.fd = -1},
+                        .loop = l,
+                        .fds = fds,
+                        .count = count,
+                        .taken = taken,
+                        .data = data};
     return dp_watch_add(l, &g->listener, EPOLLIN);
 }

@@ -1,5 +1,5 @@
-/* Owns a socket, its TLS state and the bytes the kernel did not take. Invariant: while `out` is not empty every further byte goes behind
- * it, so order is kept; the buffer is given back as soon as it is empty. */
+/* Owns a socket, its TLS state and the bytes the kernel did not take. Invariant: while `out` is not empty
+ * every further byte goes behind it, so order is kept; the buffer is given back as soon as it is empty. */
 #include "lib/dp/io.h"
 
 #include <errno.h>
@@ -52,10 +52,16 @@ static void out_free(struct dp_io *io)
 
 static void out_arm(struct dp_io *io)
 {
-    if (io->on_demand && !io->out_armed) {
+    if (!io->out_armed) {
         io->out_armed = true;
-        dp_watch_change(io->loop, &io->watch, DP_WATCH_ALL);
+        dp_watch_out(io->loop, &io->watch, true);
     }
+}
+
+static void drained(struct dp_io *io)
+{
+    io->readable = false;
+    dp_watch_drained(io->loop, &io->watch);
 }
 
 static bool out_append(struct dp_io *io, const char *p, size_t n)
@@ -201,11 +207,11 @@ ssize_t dp_io_read(struct dp_io *io, void *p, size_t n)
         if (got > 0) {
             /* A short read emptied the socket; what comes later is a new edge. */
             if ((size_t)got < n && !io->rdhup)
-                io->readable = false;
+                drained(io);
             return got;
         }
         if (got < 0 && errno == EAGAIN) {
-            io->readable = false;
+            drained(io);
             return DP_IO_AGAIN;
         }
         if (got == 0) {
@@ -222,7 +228,7 @@ ssize_t dp_io_read(struct dp_io *io, void *p, size_t n)
         return (ssize_t)got;
     int why = SSL_get_error(io->ssl, rc);
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) {
-        io->readable = false;
+        drained(io);
         return DP_IO_AGAIN;
     }
     if (why == SSL_ERROR_ZERO_RETURN) {
@@ -252,7 +258,7 @@ ssize_t dp_io_splice_in(struct dp_io *io, int pipe_fd, size_t n)
         return DP_IO_END;
     }
     if (errno == EAGAIN) {
-        io->readable = false;
+        drained(io);
         return DP_IO_AGAIN;
     }
     io->failed = true;
@@ -316,10 +322,9 @@ static bool out_flush(struct dp_io *io)
         io->out_len -= (uint32_t)n;
     }
     out_free(io);
-    if (io->out_armed) {
-        io->out_armed = false;
-        dp_watch_change(io->loop, &io->watch, DP_WATCH_IN);
-    }
+    if (io->out_armed && io->on_demand)
+        dp_watch_out(io->loop, &io->watch, false);
+    io->out_armed = false;
     if (io->shut_wanted && !io->shut)
         shutdown_now(io);
     return true;
@@ -336,8 +341,12 @@ static bool handshake_step(struct dp_io *io)
         return true;
     }
     int why = SSL_get_error(io->ssl, rc);
-    if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
+    if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) {
+        drained(io);
+        if (why == SSL_ERROR_WANT_WRITE)
+            dp_watch_out(io->loop, &io->watch, true);
         return false;
+    }
     io->handshaking = false;
     io->failed = true;
     return true;
@@ -362,6 +371,10 @@ static void on_event(struct dp_watch *w, uint32_t events)
         }
         if (io->watch.fd < 0)
             return;
+        if (io->out_len && io->out_armed && (events & EPOLLOUT)) {
+            io->out_armed = false; /* asked for once per wait */
+            out_arm(io);
+        }
         if (io->failed || io->wfailed)
             io->readable = true;
     }
@@ -372,11 +385,20 @@ static void on_event(struct dp_watch *w, uint32_t events)
 int dp_io_open(struct dp_io *io, struct dp_loop *l, int fd, SSL *ssl, bool on_demand)
 {
     void (*on_read)(struct dp_io *) = io->on_read, (*on_drain)(struct dp_io *) = io->on_drain;
-    *io = (struct dp_io){.watch = {.ready = on_event, .fd = fd}, .loop = l, .ssl = ssl, .on_demand = on_demand,
-                         .on_read = on_read, .on_drain = on_drain, .handshaking = ssl != NULL};
+    *io = (struct dp_io){.watch = {.ready = on_event, .fd = fd},
+                         .loop = l,
+                         .ssl = ssl,
+                         .on_demand = on_demand,
+                         .on_read = on_read,
+                         .on_drain = on_drain,
+                         .handshaking = ssl != NULL};
     if (ssl && SSL_set_fd(ssl, fd) != 1)
         return -1;
-    return dp_watch_add(l, &io->watch, on_demand ? DP_WATCH_IN : DP_WATCH_ALL);
+    if (dp_watch_add(l, &io->watch, on_demand ? DP_WATCH_IN : DP_WATCH_ALL) != 0)
+        return -1;
+    if (ssl)
+        dp_watch_out(l, &io->watch, true); /* a client has to speak first */
+    return 0;
 }
 
 void dp_io_move(struct dp_io *to, struct dp_io *from)
@@ -385,8 +407,9 @@ void dp_io_move(struct dp_io *to, struct dp_io *from)
     *to = *from;
     to->on_read = on_read;
     to->on_drain = on_drain;
-    dp_watch_change(to->loop, &to->watch, to->on_demand && !to->out_armed ? DP_WATCH_IN : DP_WATCH_ALL);
+    dp_watch_moved(to->loop, &to->watch);
     from->watch.fd = -1;
+    from->watch.handle = NULL;
     from->ssl = NULL;
     from->out = NULL;
     from->out_off = from->out_len = from->out_cap = 0;

@@ -1,5 +1,5 @@
-/* cube-relay: reads the configuration, takes over or opens the listening socket, runs the loop. On SIGTERM or when a successor has taken
- * the socket it stops accepting and ends with its last stream. */
+/* cube-relay: reads the configuration, takes over or opens the listening socket, runs the loop. On SIGTERM or
+ * when a successor has taken the socket it stops accepting and ends with its last stream. */
 #include "node/relay/relay.h"
 
 #include "lib/base/log.h"
@@ -17,16 +17,24 @@
 #include <unistd.h>
 
 static const struct config_key keys[] = {
-    {"listen", CONFIG_STR, offsetof(struct relay_config, listen), "127.0.0.1:3041", 0, 0, "where proxies connect"},
-    {"admin_listen", CONFIG_STR, offsetof(struct relay_config, admin_listen), "127.0.0.1:3141", 0, 0, "metrics, loopback only"},
-    {"run_dir", CONFIG_STR, offsetof(struct relay_config, run_dir), "/run/cube", 0, 0, "where cube-node puts sb/<id>/<gen>"},
-    {"log_level", CONFIG_STR, offsetof(struct relay_config, log_level), "info", 0, 0, "debug, info, warn or error"},
-    {"tls_ca", CONFIG_STR, offsetof(struct relay_config, tls_ca), "", 0, 0, "CA of the cluster; required off loopback"},
-    {"tls_cert", CONFIG_STR, offsetof(struct relay_config, tls_cert), "", 0, 0, "certificate of this node"},
-    {"tls_key", CONFIG_STR, offsetof(struct relay_config, tls_key), "", 0, 0, "its key"},
-    {"handshake_timeout", CONFIG_MS, offsetof(struct relay_config, handshake_timeout_ms), "10s", 10, 600000, "preface and guest connect"},
-    {"max_streams_per_sandbox", CONFIG_INT, offsetof(struct relay_config, max_streams_per_sandbox), "4096", 1, 1000000, "open streams"},
-    {"max_streams", CONFIG_INT, offsetof(struct relay_config, max_streams), "200000", 1, 10000000, "open streams of all sandboxes"},
+    {"listen", CONFIG_STR, offsetof(struct relay_config, listen), "127.0.0.1:3041", 0, 0,
+     "where proxies connect"},
+    {"admin_listen", CONFIG_STR, offsetof(struct relay_config, admin_listen), "127.0.0.1:3141", 0, 0,
+     "metrics, loopback only"},
+    {"run_dir", CONFIG_STR, offsetof(struct relay_config, run_dir), NULL, 0, 0,
+     "where cube-node puts sb/<id>/<gen>"},
+    {"log_level", CONFIG_STR, offsetof(struct relay_config, log_level), "info", 0, 0,
+     "debug, info, warn or error"},
+    {"ca", CONFIG_STR, offsetof(struct relay_config, tls_ca), NULL, 0, 0,
+     "CA of the cluster; required off loopback"},
+    {"cert", CONFIG_STR, offsetof(struct relay_config, tls_cert), NULL, 0, 0, "certificate of this node"},
+    {"key", CONFIG_STR, offsetof(struct relay_config, tls_key), NULL, 0, 0, "its key"},
+    {"handshake_timeout", CONFIG_MS, offsetof(struct relay_config, handshake_timeout_ms), "10s", 10, 600000,
+     "preface and guest connect"},
+    {"max_streams_per_sandbox", CONFIG_INT, offsetof(struct relay_config, max_streams_per_sandbox), "4096", 1,
+     1000000, "open streams"},
+    {"max_streams", CONFIG_INT, offsetof(struct relay_config, max_streams), "200000", 1, 10000000,
+     "open streams of all sandboxes"},
     {0},
 };
 
@@ -72,9 +80,11 @@ static int tls_load(struct err *e)
 {
     const struct relay_config *c = &relay.cfg;
     if (c->tls_cert[0] == 0) {
-        if (strncmp(c->listen, "127.", 4) == 0 || strncmp(c->listen, "[::1]", 5) == 0 || strncmp(c->listen, "unix:", 5) == 0)
+        if (strncmp(c->listen, "127.", 4) == 0 || strncmp(c->listen, "[::1]", 5) == 0 ||
+            strncmp(c->listen, "unix:", 5) == 0)
             return 0;
-        return err_set(e, ERR_INVALID, "relay.listen %s: off loopback tls_ca, tls_cert and tls_key are required", c->listen);
+        return err_set(e, ERR_INVALID,
+                       "relay.listen %s: off loopback tls_ca, tls_cert and tls_key are required", c->listen);
     }
     relay.tls = SSL_CTX_new(TLS_server_method());
     if (relay.tls == NULL || SSL_CTX_use_certificate_chain_file(relay.tls, c->tls_cert) != 1 ||
@@ -84,7 +94,8 @@ static int tls_load(struct err *e)
     SSL_CTX_set_min_proto_version(relay.tls, TLS1_2_VERSION);
     SSL_CTX_set_verify(relay.tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     SSL_CTX_set_session_id_context(relay.tls, (const unsigned char *)"cube-relay", 10);
-    SSL_CTX_set_mode(relay.tls, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_mode(relay.tls, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     return 0;
 }
 
@@ -98,7 +109,7 @@ static int start(struct err *e)
     relay.loop = dp_loop_new();
     if (relay.loop == NULL)
         return err_sys(e, ERR_INTERNAL, "making the event loop");
-    snprintf(path, sizeof path, "%s/relay-handover.sock", relay.cfg.run_dir);
+    snprintf(path, sizeof path, "%s/relay/handover.sock", relay.cfg.run_dir);
     int n = dp_handover_take(path, fds, &confirm);
     given[0] = n == 1 ? fds[0] : dp_listen(relay.cfg.listen, false, e);
     if (given[0] < 0)
@@ -133,8 +144,10 @@ static int start(struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"config", required_argument, 0, 'c'}, {"help", no_argument, 0, 'h'}, {"version", no_argument, 0, 'v'}, {0}};
+    static const struct option options[] = {{"config", required_argument, 0, 'c'},
+                                            {"help", no_argument, 0, 'h'},
+                                            {"version", no_argument, 0, 'v'},
+                                            {0}};
     const char *config = NULL;
     for (int o; (o = getopt_long(argc, argv, "c:hv", options, NULL)) != -1;) {
         switch (o) {
@@ -145,7 +158,8 @@ int main(int argc, char **argv)
             puts("cube-relay " CUBE_VERSION);
             return 0;
         case 'h':
-            puts("cube-relay [--config cube.yaml]\n\nCarries authenticated streams from cube-proxy into the guests of this node.\n"
+            puts("cube-relay [--config cube.yaml]\n\nCarries authenticated streams from cube-proxy into the "
+                 "guests of this node.\n"
                  "Keys of the section `relay`:\n");
             config_usage("relay", keys);
             return 0;

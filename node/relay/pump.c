@@ -1,5 +1,6 @@
-/* Moves bytes from one side of a stream to the other: small messages by copying through the stack, bulk by splice(2) through a pipe.
- * Invariant: the pipe is the only buffer (64 KiB), it is emptied before the next read, and an idle stream holds none. */
+/* Moves bytes from one side of a stream to the other: small messages by copying through the stack, bulk by
+ * splice(2) through a pipe. Invariant: the pipe is the only buffer (64 KiB), it is emptied before the next
+ * read, and an idle stream holds none. */
 #include "node/relay/relay.h"
 
 #include <errno.h>
@@ -46,7 +47,8 @@ void pump_release(struct half *h)
 static enum pump_result pipe_flush(struct half *h)
 {
     while (h->in_pipe) {
-        ssize_t n = splice(h->pipe[0], NULL, h->to->watch.fd, NULL, h->in_pipe, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+        ssize_t n =
+            splice(h->pipe[0], NULL, h->to->watch.fd, NULL, h->in_pipe, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN) {

@@ -1,5 +1,6 @@
-/* What the relay tells others: activity per sandbox for cube-node (a Unix socket) and metrics for the operator (loopback HTTP).
- * Both answer one connection with one text and close; neither reads anything that matters. */
+/* What the relay tells others: activity per sandbox for cube-node (a Unix socket) and metrics for the
+ * operator (loopback HTTP). Both answer one connection with one text and close; neither reads anything that
+ * matters. */
 #include "node/relay/relay.h"
 
 #include "lib/base/buf.h"
@@ -57,17 +58,21 @@ static void activity_text(struct relay *r, struct buf *out)
     int64_t now = dp_now_ms(r->loop);
     for (size_t i = 0; i < sizeof r->tickets / sizeof r->tickets[0]; i++)
         for (struct ticket *t = r->tickets[i]; t; t = t->next)
-            buf_printf(out, "%s %" PRIu64 " %u %" PRIu64 " %" PRId64 "\n", t->sandbox, t->gen, t->open, t->bytes,
-                       t->last_ms ? now - t->last_ms : (int64_t)-1);
+            buf_printf(out, "%s %" PRIu64 " %u %" PRIu64 " %" PRId64 "\n", t->sandbox, t->gen, t->open,
+                       t->bytes, t->last_ms ? now - t->last_ms : (int64_t)-1);
 }
 
 static void metrics_text(struct relay *r, struct buf *out)
 {
-    static const char *const reason[8] = {"ok", "stale", "unknown", "port_closed", "not_ready", "bad_mac", "limit", "other"};
+    static const char *const reason[8] = {"ok",        "stale",   "unknown", "port_closed",
+                                          "not_ready", "bad_mac", "limit",   "other"};
     buf_printf(out, "# TYPE cube_relay_streams gauge\ncube_relay_streams %u\n", r->open);
-    buf_printf(out, "# TYPE cube_relay_accepted_total counter\ncube_relay_accepted_total %" PRIu64 "\n", r->accepted);
-    buf_printf(out, "# TYPE cube_relay_bytes_total counter\ncube_relay_bytes_total{direction=\"in\"} %" PRIu64
-               "\ncube_relay_bytes_total{direction=\"out\"} %" PRIu64 "\n", r->bytes_in, r->bytes_out);
+    buf_printf(out, "# TYPE cube_relay_accepted_total counter\ncube_relay_accepted_total %" PRIu64 "\n",
+               r->accepted);
+    buf_printf(out,
+               "# TYPE cube_relay_bytes_total counter\ncube_relay_bytes_total{direction=\"in\"} %" PRIu64
+               "\ncube_relay_bytes_total{direction=\"out\"} %" PRIu64 "\n",
+               r->bytes_in, r->bytes_out);
     buf_puts(out, "# TYPE cube_relay_refused_total counter\n");
     for (int i = 1; i < 7; i++)
         buf_printf(out, "cube_relay_refused_total{reason=\"%s\"} %" PRIu64 "\n", reason[i], r->refused[i]);
@@ -88,7 +93,9 @@ static void report_answer(struct report *p, const char *path)
     else
         status = "404 Not Found";
     if (p->http)
-        buf_printf(&out, "HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+        buf_printf(&out,
+                   "HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: "
+                   "%zu\r\nConnection: close\r\n\r\n",
                    status, body.len);
     buf_append(&out, body.data, body.len);
     p->answered = true;
@@ -120,8 +127,11 @@ static void report_start(struct reporter *rep, bool http)
             close(fd);
         return;
     }
-    *p = (struct report){.io = {.on_read = on_report_read, .on_drain = on_report_drain}, .relay = rep->relay,
-                         .timer = {.fire = on_report_timeout}, .bury = {.run = on_report_bury}, .http = http};
+    *p = (struct report){.io = {.on_read = on_report_read, .on_drain = on_report_drain},
+                         .relay = rep->relay,
+                         .timer = {.fire = on_report_timeout},
+                         .bury = {.run = on_report_bury},
+                         .http = http};
     if (dp_io_open(&p->io, rep->relay->loop, fd, NULL, false) != 0) {
         report_close(p);
         return;
@@ -141,7 +151,8 @@ static void on_admin(struct dp_watch *w, uint32_t events)
     report_start((struct reporter *)w, true);
 }
 
-static int serve(struct relay *r, const char *address, void (*ready)(struct dp_watch *, uint32_t), struct err *e)
+static int serve(struct relay *r, const char *address, void (*ready)(struct dp_watch *, uint32_t),
+                 struct err *e)
 {
     int fd = dp_listen(address, false, e);
     if (fd < 0)
@@ -158,7 +169,7 @@ static int serve(struct relay *r, const char *address, void (*ready)(struct dp_w
 int activity_serve(struct relay *r, struct err *e)
 {
     char address[256];
-    snprintf(address, sizeof address, "unix:%s/relay-activity.sock", r->cfg.run_dir);
+    snprintf(address, sizeof address, "unix:%s/relay/activity.sock", r->cfg.run_dir);
     if (serve(r, address, on_activity, e) != 0)
         return -1;
     chmod(address + 5, 0660);
@@ -170,6 +181,7 @@ int relay_admin_serve(struct relay *r, struct err *e)
     if (r->cfg.admin_listen[0] == 0)
         return 0;
     if (strncmp(r->cfg.admin_listen, "127.", 4) != 0 && strncmp(r->cfg.admin_listen, "[::1]", 5) != 0)
-        return err_set(e, ERR_INVALID, "relay.admin_listen %s: only loopback is allowed", r->cfg.admin_listen);
+        return err_set(e, ERR_INVALID, "relay.admin_listen %s: only loopback is allowed",
+                       r->cfg.admin_listen);
     return serve(r, r->cfg.admin_listen, on_admin, e);
 }

@@ -1,5 +1,6 @@
-/* Owns one stream: preface check in the order of internal.md §5, connection to the guest, then the two pumps. Invariant: not one byte of
- * the client reaches a guest before the MAC was verified, and the answer `ok` is sent only after the guest has accepted. */
+/* Owns one stream: preface check in the order of internal.md §5, connection to the guest, then the two pumps.
+ * Invariant: not one byte of the client reaches a guest before the MAC was verified, and the answer `ok` is
+ * sent only after the guest has accepted. */
 #include "node/relay/relay.h"
 
 #include "lib/base/ids.h"
@@ -29,7 +30,7 @@ struct stream {
     struct dp_task again, bury;
 };
 
-#define STREAM_OF(ptr, member) ((struct stream *)((char *)(ptr) - offsetof(struct stream, member)))
+#define STREAM_OF(ptr, member) ((struct stream *)((char *)(ptr)-offsetof(struct stream, member)))
 
 static void on_bury(struct dp_task *t)
 {
@@ -150,8 +151,8 @@ static void on_drain_guest(struct dp_io *io)
 static void guest_connect(struct stream *s, uint16_t port)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
-    snprintf(un.sun_path, sizeof un.sun_path, "%s/sb/%s/%llu/in.sock", s->relay->cfg.run_dir, s->ticket->sandbox,
-             (unsigned long long)s->gen);
+    snprintf(un.sun_path, sizeof un.sun_path, "%s/sb/%s/%llu/in.sock", s->relay->cfg.run_dir,
+             s->ticket->sandbox, (unsigned long long)s->gen);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&un, sizeof un) != 0) {
         if (fd >= 0)

@@ -1,5 +1,6 @@
-/* Owns the table of sandboxes seen by this relay. The disk is the truth: <run>/sb/<id>/<gen>/ticket, written by cube-node. An entry is
- * believed only while the directory's mtime is the one that was seen, and older than the clock's granularity. */
+/* Owns the table of sandboxes seen by this relay. The disk is the truth: <run>/sb/<id>/<gen>/ticket, written
+ * by cube-node. An entry is believed only while the directory's mtime is the one that was seen, and older
+ * than the clock's granularity. */
 #include "node/relay/relay.h"
 
 #include "lib/base/cleanup.h"
@@ -86,7 +87,7 @@ struct ticket *ticket_find(struct relay *r, const char *sandbox)
         return t;
 
     _cleanup_close_ int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    uint64_t gen;
+    uint64_t gen = 0;
     uint8_t key[32];
     if (dir < 0 || fstat(dir, &st) != 0 || !newest_generation(dir, &gen) || !key_read(dir, gen, key)) {
         if (t)
