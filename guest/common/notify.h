@@ -4,12 +4,11 @@
  * envd → init
  *   'S' pid flags cmd cwd tag user arg…   + [pidfd, stdin?, stdout, stderr?]: keep these for a successor.
  * flags: letters of p (PTY), i (stdin descriptor present), e (stderr present), c (cwd given), t (tag given)
- *   'R' pid       reap this adopted process
  *   'F' pid       forget: the process is over
  *   'E' kind level message key value…   an operation event
  * init → envd
  *   'S' as above: adopt (sent to a restarted envd before anything else), and 'D': that was all
- *   'X' pid code status    an adopted process ended (waitid's code and status); not reaped yet
+ *   'X' pid code status    an adopted process ended and was reaped (waitid's code and status)
  */
 #pragma once
 

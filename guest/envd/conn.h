@@ -3,7 +3,7 @@
 
 #include "guest/common/arena.h"
 #include "guest/envd/http.h"
-#include "guest/envd/loop.h"
+#include "guest/common/loop.h"
 #include "lib/base/buf.h"
 
 struct conn;

@@ -2,7 +2,7 @@
  * need no lock. Threads are started on demand and end after a while, so that an idle daemon owns one thread
  * and its stack. */
 #include "guest/envd/jobs.h"
-#include "guest/envd/loop.h"
+#include "guest/common/loop.h"
 
 #include <pthread.h>
 #include <stdint.h>

@@ -13,7 +13,6 @@ int keeper_open(int fd);
 
 void keeper_store(const struct proc *p);
 void keeper_forget(pid_t pid);
-void keeper_reap(pid_t pid);
 
 /** Sends an event message; drops it when the channel is full or absent. */
 void keeper_send(const struct notify_msg *m);

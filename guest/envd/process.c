@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,9 +135,7 @@ static void reap(struct proc *p)
     if (p->reaped)
         return;
     p->reaped = true;
-    if (p->adopted)
-        keeper_reap(p->pid);
-    else
+    if (!p->adopted) /* cube-init reaped an adopted one when it told us */
         waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG);
 }
 
@@ -300,6 +299,12 @@ int proc_signal(struct proc *p, int sig)
         errno = ESRCH;
         return -1;
     }
+    struct pollfd over = {.fd = p->exit.fd, .events = POLLIN};
+    if (p->adopted &&
+        poll(&over, 1, 0) != 0) { /* exited: cube-init may have reaped it, its pid is no longer ours */
+        errno = ESRCH;
+        return -1;
+    }
     p->signalled = true;
     if (p->state == PROC_EXITED)
         timer_set(&p->silence, SIGNALLED_MS);
@@ -329,7 +334,7 @@ void proc_exited(struct proc *p, int code, int status)
     p->by_signal = code != CLD_EXITED;
     p->exit_code = status;
     ev_close(&p->exit);
-    if (p->signalled)
+    if (p->signalled || p->adopted)
         reap(p);
     if (p->out.fd < 0 && p->err.fd < 0)
         finish(p);

@@ -3,7 +3,7 @@
 
 #include "guest/common/arena.h"
 #include "guest/common/spawn.h"
-#include "guest/envd/loop.h"
+#include "guest/common/loop.h"
 #include "guest/envd/messages.h"
 #include "guest/envd/rpc.h"
 

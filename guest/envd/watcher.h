@@ -2,7 +2,7 @@
 #pragma once
 
 #include "guest/common/users.h"
-#include "guest/envd/loop.h"
+#include "guest/common/loop.h"
 #include "lib/base/err.h"
 
 #include <limits.h>

@@ -1,0 +1,112 @@
+/* The store of descriptors. Invariant: a record owns its descriptors; it goes away only when envd says the
+ * process is over, so a crash of envd at any moment loses no process. */
+#include "guest/init/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/log.h"
+
+struct record {
+    struct record *next;
+    pid_t pid;
+    bool exited;
+    int code, status;
+    int n_fds, fds[NOTIFY_FDS];
+    int n_strings;
+    size_t len;
+    char strings[]; /* NUL-terminated, one after the other */
+};
+
+static struct record *records;
+static unsigned count;
+
+unsigned store_count(void)
+{
+    return count;
+}
+
+void store_put(struct notify_msg *m)
+{
+    size_t len =
+        m->n_strings ? (size_t)(m->s[m->n_strings - 1] - m->s[0]) + strlen(m->s[m->n_strings - 1]) + 1 : 0;
+    struct record *r = m->n_strings ? malloc(sizeof(*r) + len) : NULL;
+    if (!r) {
+        for (int i = 0; i < m->n_fds; i++)
+            close(m->fds[i]);
+        return;
+    }
+    *r = (struct record){.next = records,
+                         .pid = (pid_t)atoi(m->s[0]),
+                         .n_fds = m->n_fds,
+                         .n_strings = m->n_strings,
+                         .len = len};
+    memcpy(r->fds, m->fds, sizeof(r->fds));
+    memcpy(r->strings, m->s[0], len);
+    records = r;
+    count++;
+}
+
+void store_forget(pid_t pid)
+{
+    for (struct record **at = &records; *at; at = &(*at)->next) {
+        struct record *r = *at;
+        if (r->pid != pid)
+            continue;
+        *at = r->next;
+        for (int i = 0; i < r->n_fds; i++)
+            close(r->fds[i]);
+        free(r);
+        count--;
+        return;
+    }
+}
+
+static void exited_message(const struct record *r, struct notify_msg *m)
+{
+    char text[3][16];
+    snprintf(text[0], sizeof(text[0]), "%d", (int)r->pid);
+    snprintf(text[1], sizeof(text[1]), "%d", r->code);
+    snprintf(text[2], sizeof(text[2]), "%d", r->status);
+    notify_start(m, 'X');
+    for (int i = 0; i < 3; i++)
+        notify_add(m, text[i]);
+}
+
+bool store_exited(pid_t pid, int code, int status, struct notify_msg *out)
+{
+    for (struct record *r = records; r; r = r->next)
+        if (r->pid == pid && !r->exited) {
+            r->exited = true;
+            r->code = code;
+            r->status = status;
+            exited_message(r, out);
+            return true;
+        }
+    return false;
+}
+
+void store_replay(int fd)
+{
+    static struct notify_msg m;
+    unsigned lost = 0;
+    for (struct record *r = records; r; r = r->next) {
+        const char *s = r->strings;
+        notify_start(&m, 'S');
+        for (int i = 0; i < r->n_strings; i++, s += strlen(s) + 1)
+            notify_add(&m, s);
+        m.n_fds = r->n_fds;
+        memcpy(m.fds, r->fds, sizeof(m.fds));
+        lost += notify_send(fd, &m) < 0;
+        if (r->exited) {
+            exited_message(r, &m);
+            notify_send(fd, &m);
+        }
+    }
+    notify_start(&m, 'D');
+    notify_send(fd, &m);
+    if (lost)
+        log_error("%u processes could not be handed to the new envd", lost);
+}

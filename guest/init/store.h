@@ -1,0 +1,21 @@
+/* What outlives cube-envd: the descriptors of running processes, and the latest operation events. */
+#pragma once
+
+#include "guest/common/notify.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/** Keeps a process record (takes the descriptors over). */
+void store_put(struct notify_msg *m);
+void store_forget(pid_t pid);
+
+/** Whether a reaped pid is a kept process; then *out becomes its 'X' message, and the record is marked as
+ * ended. */
+bool store_exited(pid_t pid, int code, int status, struct notify_msg *out);
+
+/** Sends every kept process ('S', then 'X' for those that ended meanwhile) and 'D' to a fresh envd. */
+void store_replay(int fd);
+
+unsigned store_count(void);
