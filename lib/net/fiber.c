@@ -5,6 +5,7 @@
 #include "lib/net/fiber.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -298,14 +299,18 @@ static void *worker(void *arg)
 int fiber_start(struct loop *l, unsigned workers, struct err *e)
 {
     loop = l;
-    for (unsigned i = 0; i < workers; i++) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's thread's, whenever it asks for them */
+    int rc = 0;
+    for (unsigned i = 0; i < workers && rc == 0; i++) {
         pthread_t t;
-        int rc = pthread_create(&t, NULL, worker, NULL);
-        if (rc)
-            return err_set(e, ERR_INTERNAL, "starting a worker thread: error %d", rc);
-        pthread_detach(t);
+        rc = pthread_create(&t, NULL, worker, NULL);
+        if (rc == 0)
+            pthread_detach(t);
     }
-    return 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc ? err_set(e, ERR_INTERNAL, "starting a worker thread: error %d", rc) : 0;
 }
 
 int fiber_offload(int (*work)(void *arg), void *arg)

@@ -7,6 +7,7 @@
 #include "node/daemon/master_link.h"
 #include "node/daemon/record.h"
 #include "node/daemon/sandbox.h"
+#include "node/daemon/stats.h"
 
 #define TICK_MS 1000
 
@@ -60,6 +61,7 @@ static void ticker(void *arg)
         fiber_sleep(TICK_MS);
         if (n->ready)
             sandbox_each(n, visit, n);
+        stats_gauges(n);
     }
 }
 

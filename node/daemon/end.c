@@ -6,6 +6,7 @@
 #include "node/daemon/jailer.h"
 #include "node/daemon/record.h"
 #include "node/daemon/sandbox.h"
+#include "node/daemon/stats.h"
 
 #include <string.h>
 
@@ -89,6 +90,7 @@ int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reaso
         return sb->state == SB_STATE(KILLED) ? 0 : sandbox_set_state(sb, SB_STATE(KILLED), reason, e);
     }
     *existed = true;
+    stats_kill();
     sandbox_set_state(sb, SB_STATE(KILLING), reason, NULL); /* on a full disk the kill goes on all the same */
     take_down(sb);
     if (gen > sb->gen)
@@ -109,6 +111,7 @@ static void vm_ended(void *arg)
     vm_console_tail(sb->vm, tail, sizeof tail);
     if (!wanted)
         log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "%s; console: %s", reason, tail);
+    stats_lost();
     take_down(sb);
     sandbox_set_state(sb, wanted ? SB_STATE(KILLED) : SB_STATE(FAILED), reason, NULL);
 }

@@ -10,9 +10,11 @@
 #include "node/daemon/master_link.h"
 #include "node/daemon/node.h"
 #include "node/daemon/pool.h"
+#include "node/daemon/ready.h"
 #include "node/daemon/samples.h"
 #include "node/daemon/sandbox.h"
 #include "node/daemon/service.h"
+#include "node/daemon/stats.h"
 #include "node/daemon/vm.h"
 #include "node/template/catalog.h"
 #include "node/template/commands.h"
@@ -58,6 +60,7 @@ static void begin(void *arg)
     adopt_all(n);
     n->ready = true;
     pool_new(n);
+    ready_new(n);
     if (!n->class.kvm_kind[0] && n->cfg.vmm_pool == 0)
         vm_destroy(vm_make(n, &e)); /* its hello tells the class of this host */
     log_info("ready: %u sandboxes", sandbox_live_count(n));
@@ -66,6 +69,7 @@ static void begin(void *arg)
 static void end(void *arg)
 {
     struct node *n = arg;
+    ready_drain(n);
     pool_drain(n);
     loop_stop(n->loop);
 }
@@ -91,6 +95,7 @@ static int serve(struct node *n, const char *user, struct err *e)
     if (fiber_start(n->loop, WORKERS, e) < 0 || loop_on_signal(n->loop, SIGTERM, on_signal, n, e) < 0 ||
         loop_on_signal(n->loop, SIGINT, on_signal, n, e) < 0)
         return -1;
+    stats_register();
     catalog_new(n);
     n->jailer = jailer_new(n);
     struct rpc_server *server = rpc_server_new(n->loop, creds);

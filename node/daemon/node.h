@@ -29,6 +29,7 @@ struct node {
     struct node_class class;            /* kvm_kind is "" until the first VMM said it */
     struct jailer *jailer;
     struct pool *pool;
+    struct ready_pool *ready_pool;
     struct sandboxes *sandboxes;
     struct templates *templates;
     struct master_link *link;

@@ -8,6 +8,7 @@
 #include "node/daemon/eventlog.h"
 #include "node/daemon/guest.h"
 #include "node/daemon/sandbox.h"
+#include "node/daemon/stats.h"
 #include "node/daemon/vm_base.h"
 #include "node/store/content.h"
 #include "node/vmm/memfile.h"
@@ -237,6 +238,7 @@ int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube_
         out->durable_us = clock_mono_us() - s.began_us;
     }
     draft_drop(&s.draft);
+    stats_pause(rc == 0, out->frozen_us, out->durable_us);
     if (rc < 0) {
         sb->snapshot_id[0] = 0;
         if (!s.vm->ended && !sb->kill_wanted)
@@ -284,6 +286,7 @@ int sandbox_snapshot(struct node *n, const Cube__Node__V1__SnapshotRequest *req,
     if (rc == 0)
         rc = make_durable(&s, e);
     draft_drop(&s.draft);
+    stats_snapshot(rc == 0);
     if (s.vm->ended)
         sandbox_on_vm_end(sb);
     return rc < 0 ? err_wrap(e, "snapshotting %s", sb->id) : 0;

@@ -5,6 +5,7 @@
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
 #include "node/daemon/jailer.h"
+#include "node/daemon/ready.h"
 #include "node/daemon/vm.h"
 
 #define POOL_MAX 256
@@ -77,6 +78,8 @@ static void destroy(void *arg)
 void pool_on_vm_end(struct node *n, struct vm *vm)
 {
     struct pool *p = n->pool;
+    if (ready_on_vm_end(n, vm))
+        return;
     for (unsigned i = 0; p && i < p->count; i++)
         if (p->ready[i] == vm) {
             log_warn("%s of the pool ended: %s", vm->name, vm->end_reason);

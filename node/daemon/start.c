@@ -8,7 +8,9 @@
 #include "node/daemon/capacity.h"
 #include "node/daemon/eventlog.h"
 #include "node/daemon/guest.h"
+#include "node/daemon/ready.h"
 #include "node/daemon/sandbox.h"
+#include "node/daemon/stats.h"
 #include "node/daemon/vm_base.h"
 #include "node/store/content.h"
 #include "node/template/image.h"
@@ -169,10 +171,25 @@ static void end_previous(struct sandbox *sb)
     vm_destroy(old);
 }
 
-static int bring_up(struct start *s, struct err *e)
+/* A guest that was restored ahead of need; only for a plain create. */
+static int take_ready(struct start *s)
 {
     struct sandbox *sb = s->sb;
-    int64_t began = clock_mono_us();
+    const Cube__V1__Limits *l = sb->spec->limits;
+    if (s->snapshot_id || s->restore || (l && (l->vcpus || l->memory_mib)))
+        return -1;
+    struct vm *vm = ready_take(s->node, sb->spec->template_id, &s->image.manifest, s->image.artifact);
+    if (!vm)
+        return -1;
+    sb->vm = vm;
+    vm->owner = sb;
+    s->receipt->from_pool = true;
+    return 0;
+}
+
+static int make_guest(struct start *s, struct err *e)
+{
+    struct sandbox *sb = s->sb;
     if (fiber_offload(open_image, s) < 0) {
         *e = s->error;
         return -1;
@@ -186,8 +203,16 @@ static int bring_up(struct start *s, struct err *e)
     sb->vm = vm;
     vm->owner = sb;
     s->receipt->from_pool = vm->pooled;
-    if (given_up(s, e) < 0 || vm_base_link(vm, &s->image, e) < 0 || start_guest(s, vm, e) < 0)
+    return given_up(s, e) < 0 || vm_base_link(vm, &s->image, e) < 0 || start_guest(s, vm, e) < 0 ? -1 : 0;
+}
+
+static int bring_up(struct start *s, struct err *e)
+{
+    struct sandbox *sb = s->sb;
+    int64_t began = clock_mono_us();
+    if (take_ready(s) < 0 && make_guest(s, e) < 0)
         return -1;
+    struct vm *vm = sb->vm;
     s->receipt->vmm_us = clock_mono_us() - began;
     if (given_up(s, e) < 0 || identify(s, vm, e) < 0 || guest_subscribe(vm, e) < 0 || given_up(s, e) < 0 ||
         vm_publish(vm, sb->id, sb->gen, s->req->ticket.data, e) < 0)
@@ -228,10 +253,26 @@ static void undo(struct start *s, const struct err *why)
     sandbox_set_state(sb, paused ? SB_STATE(PAUSED) : SB_STATE(FAILED), why->msg, NULL);
 }
 
+/* A create may name a snapshot as its template. */
+static const char *source_snapshot(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore, const struct sandbox *sb)
+{
+    char artifact[160];
+    if (*req->snapshot_id)
+        return req->snapshot_id;
+    if (restore)
+        return sb->snapshot_id;
+    snprintf(artifact, sizeof artifact, "tpl/%.64s", req->spec->template_id);
+    if (store_presence(&n->store, artifact) != MISSING)
+        return NULL;
+    snprintf(artifact, sizeof artifact, "snap/%.64s", req->spec->template_id);
+    return !strchr(req->spec->template_id, '/') && store_presence(&n->store, artifact) == PRESENT ? req->spec->template_id : NULL;
+}
+
 int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore, Cube__Node__V1__Receipt *receipt,
                   struct sandbox **out, struct err *e)
 {
     struct start s = {.node = n, .req = req, .restore = restore, .receipt = receipt};
+    image_init(&s.image);
     if (check_request(req, e) < 0)
         return -1;
     struct sandbox *sb = sandbox_find(n, req->spec->sandbox_id);
@@ -247,8 +288,7 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0)
         return -1;
     s.sb = sb;
-    if (restore)
-        s.snapshot_id = *req->snapshot_id ? req->snapshot_id : sb->snapshot_id;
+    s.snapshot_id = source_snapshot(n, req, restore, sb);
     sb->gen = req->gen;
     sb->kill_wanted = false;
     if (sandbox_set_state(sb, restore ? SB_STATE(RESUMING) : SB_STATE(CREATING), "", e) < 0) {
@@ -263,6 +303,7 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
         sandbox_drop_pause(sb);
     }
     image_close(&s.image);
+    stats_start(restore, receipt->from_pool, rc == 0, receipt->total_us);
     *out = sb;
     return rc;
 }
