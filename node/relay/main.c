@@ -1,0 +1,192 @@
+/* cube-relay: reads the configuration, takes over or opens the listening socket, runs the loop. On SIGTERM or
+ * when a successor has taken the socket it stops accepting and ends with its last stream. */
+#include "node/relay/relay.h"
+
+#include "lib/base/log.h"
+#include "lib/dp/handover.h"
+#include "lib/net/config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const struct config_key keys[] = {
+    {"listen", CONFIG_STR, offsetof(struct relay_config, listen), "127.0.0.1:3041", 0, 0,
+     "where proxies connect"},
+    {"admin_listen", CONFIG_STR, offsetof(struct relay_config, admin_listen), "127.0.0.1:3141", 0, 0,
+     "metrics, loopback only"},
+    {"run_dir", CONFIG_STR, offsetof(struct relay_config, run_dir), NULL, 0, 0,
+     "where cube-node puts sb/<id>/<gen>"},
+    {"log_level", CONFIG_STR, offsetof(struct relay_config, log_level), "info", 0, 0,
+     "debug, info, warn or error"},
+    {"ca", CONFIG_STR, offsetof(struct relay_config, tls_ca), NULL, 0, 0,
+     "CA of the cluster; required off loopback"},
+    {"cert", CONFIG_STR, offsetof(struct relay_config, tls_cert), NULL, 0, 0, "certificate of this node"},
+    {"key", CONFIG_STR, offsetof(struct relay_config, tls_key), NULL, 0, 0, "its key"},
+    {"handshake_timeout", CONFIG_MS, offsetof(struct relay_config, handshake_timeout_ms), "10s", 10, 600000,
+     "preface and guest connect"},
+    {"max_streams_per_sandbox", CONFIG_INT, offsetof(struct relay_config, max_streams_per_sandbox), "4096", 1,
+     1000000, "open streams"},
+    {"max_streams", CONFIG_INT, offsetof(struct relay_config, max_streams), "200000", 1, 10000000,
+     "open streams of all sandboxes"},
+    {0},
+};
+
+static struct relay relay;
+
+static void on_listener(struct dp_watch *w, uint32_t events)
+{
+    for (int i = 0; i < 64 && w->fd >= 0; i++) {
+        int fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            return;
+        stream_start(&relay, fd);
+    }
+}
+
+static void drain(void *data)
+{
+    relay.draining = true;
+    dp_watch_close(relay.loop, &relay.listener);
+    log_info("draining %u streams", relay.open);
+    if (relay.open == 0)
+        dp_loop_stop(relay.loop);
+}
+
+static void on_signal(struct dp_watch *w, uint32_t events)
+{
+    struct signalfd_siginfo si;
+    if (read(w->fd, &si, sizeof si) != sizeof si)
+        return;
+    if (relay.draining || si.ssi_signo == SIGINT)
+        dp_loop_stop(relay.loop);
+    else
+        drain(NULL);
+}
+
+static void on_sweep(struct dp_timer *t)
+{
+    tickets_sweep(&relay);
+    dp_timer_start(relay.loop, t, 5000);
+}
+
+static int tls_load(struct err *e)
+{
+    const struct relay_config *c = &relay.cfg;
+    if (c->tls_cert[0] == 0) {
+        if (strncmp(c->listen, "127.", 4) == 0 || strncmp(c->listen, "[::1]", 5) == 0 ||
+            strncmp(c->listen, "unix:", 5) == 0)
+            return 0;
+        return err_set(e, ERR_INVALID,
+                       "relay.listen %s: off loopback tls_ca, tls_cert and tls_key are required", c->listen);
+    }
+    relay.tls = SSL_CTX_new(TLS_server_method());
+    if (relay.tls == NULL || SSL_CTX_use_certificate_chain_file(relay.tls, c->tls_cert) != 1 ||
+        SSL_CTX_use_PrivateKey_file(relay.tls, c->tls_key, SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_load_verify_locations(relay.tls, c->tls_ca, NULL) != 1)
+        return err_set(e, ERR_INVALID, "relay: loading %s, %s and %s", c->tls_ca, c->tls_cert, c->tls_key);
+    SSL_CTX_set_min_proto_version(relay.tls, TLS1_2_VERSION);
+    SSL_CTX_set_verify(relay.tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_session_id_context(relay.tls, (const unsigned char *)"cube-relay", 10);
+    SSL_CTX_set_mode(relay.tls, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    return 0;
+}
+
+static int start(struct err *e)
+{
+    char path[256];
+    int fds[DP_HANDOVER_MAX], confirm = -1;
+    static int given[1];
+    if (tls_load(e) != 0)
+        return -1;
+    relay.loop = dp_loop_new();
+    if (relay.loop == NULL)
+        return err_sys(e, ERR_INTERNAL, "making the event loop");
+    snprintf(path, sizeof path, "%s/relay/handover.sock", relay.cfg.run_dir);
+    int n = dp_handover_take(path, fds, &confirm);
+    given[0] = n == 1 ? fds[0] : dp_listen(relay.cfg.listen, false, e);
+    if (given[0] < 0)
+        return -1;
+    relay.listener = (struct dp_watch){.ready = on_listener, .fd = dup(given[0])};
+    static struct dp_watch signals;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signals = (struct dp_watch){.ready = on_signal, .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)};
+    static struct dp_timer sweep = {.fire = on_sweep};
+    dp_timer_start(relay.loop, &sweep, 5000);
+    if (dp_watch_add(relay.loop, &relay.listener, DP_WATCH_LISTEN) != 0 ||
+        dp_watch_add(relay.loop, &signals, EPOLLIN) != 0)
+        return err_sys(e, ERR_INTERNAL, "watching the listener");
+    if (confirm >= 0)
+        dp_handover_confirm(confirm);
+    if (activity_serve(&relay, e) != 0 || dp_handover_serve(relay.loop, path, given, 1, drain, NULL, e) != 0)
+        return -1;
+    struct err admin = {0};
+    if (relay_admin_serve(&relay, &admin) != 0) {
+        if (confirm < 0) {
+            *e = admin;
+            return -1;
+        }
+        log_fail(&admin, "the predecessor still has the admin address");
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"config", required_argument, 0, 'c'},
+                                            {"help", no_argument, 0, 'h'},
+                                            {"version", no_argument, 0, 'v'},
+                                            {0}};
+    const char *config = NULL;
+    for (int o; (o = getopt_long(argc, argv, "c:hv", options, NULL)) != -1;) {
+        switch (o) {
+        case 'c':
+            config = optarg;
+            break;
+        case 'v':
+            puts("cube-relay " CUBE_VERSION);
+            return 0;
+        case 'h':
+            puts("cube-relay [--config cube.yaml]\n\nCarries authenticated streams from cube-proxy into the "
+                 "guests of this node.\n"
+                 "Keys of the section `relay`:\n");
+            config_usage("relay", keys);
+            return 0;
+        default:
+            return 2;
+        }
+    }
+    log_init("cube-relay", LOG_INFO);
+    signal(SIGPIPE, SIG_IGN);
+    struct err e = {0};
+    enum log_level level;
+    if (config_load(config, "relay", keys, &relay.cfg, &e) != 0) {
+        log_fail(&e, "reading the configuration");
+        return 1;
+    }
+    if (log_level_parse(relay.cfg.log_level, &level))
+        log_init("cube-relay", level);
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (start(&e) != 0) {
+        log_fail(&e, "starting");
+        return 1;
+    }
+    log_info("listening on %s", relay.cfg.listen);
+    dp_loop_run(relay.loop);
+    return 0;
+}

@@ -1,0 +1,71 @@
+/* cube-relay: the node's end of the way in. One authenticated stream from an ingress becomes one connection
+ * to the guest (contracts/internal.md §5). */
+#pragma once
+
+#include "lib/dp/io.h"
+#include "lib/dp/loop.h"
+#include "lib/net/preface.h"
+
+#include <openssl/ssl.h>
+
+struct relay_config {
+    char *listen, *admin_listen, *run_dir, *log_level;
+    char *tls_ca, *tls_cert, *tls_key; /* required off loopback */
+    int64_t handshake_timeout_ms, max_streams_per_sandbox, max_streams;
+};
+
+/** What the relay knows of one sandbox: its newest generation's ticket, and what the node reports as
+ * activity. */
+struct ticket {
+    char sandbox[SANDBOX_ID_LEN + 1];
+    uint64_t gen;
+    uint8_t key[32];
+    uint32_t open;    /* streams now */
+    uint64_t bytes;   /* both ways, since the relay started */
+    uint64_t streams; /* since the relay started */
+    int64_t last_ms;  /* monotonic time of the last byte */
+    int64_t mtime_ns; /* of <run>/sb/<id> when it was read; 0 = read again */
+    uint64_t inode;
+    struct ticket *next;
+};
+
+struct relay {
+    struct relay_config cfg;
+    struct dp_loop *loop;
+    SSL_CTX *tls; /* NULL: plaintext on loopback */
+    struct dp_watch listener;
+    struct ticket *tickets[1024];
+    uint32_t open;
+    bool draining;
+    uint64_t accepted, refused[8], bytes_in, bytes_out;
+};
+
+/** Finds the sandbox's newest generation below <run>/sb (read again when the directory changed). NULL =
+ * unknown sandbox or no readable ticket. Valid until the next call. */
+struct ticket *ticket_find(struct relay *r, const char *sandbox);
+/** Forgets sandboxes that are gone from the disk and have no stream; called every few seconds. */
+void tickets_sweep(struct relay *r);
+
+/** Takes over an accepted connection. */
+void stream_start(struct relay *r, int fd);
+
+/** Serves <run>/relay/activity.sock: to each connection one line per sandbox, "ID GEN OPEN BYTES IDLE_MS",
+ * then the end. */
+int activity_serve(struct relay *r, struct err *e);
+/** Serves /metrics, /healthz, /readyz on a loopback address. */
+int relay_admin_serve(struct relay *r, struct err *e);
+
+/** One direction of an open stream; `pipe` holds what the destination did not take. */
+struct half {
+    struct dp_io *from, *to;
+    int pipe[2]; /* -1: none borrowed */
+    uint32_t in_pipe;
+    bool bulk; /* the last read filled its buffer: move pages instead of copying */
+    bool done; /* the end was passed on */
+    uint64_t bytes;
+};
+enum pump_result { PUMP_WAIT, PUMP_AGAIN, PUMP_DONE, PUMP_FAILED };
+/** Moves what can be moved without blocking, at most a few hundred KiB per call (PUMP_AGAIN: there is more).
+ */
+enum pump_result pump_half(struct half *h);
+void pump_release(struct half *h);

@@ -1,0 +1,142 @@
+/* cube-proxy: reads the configuration, takes over or opens the listening sockets, starts one worker per core,
+ * runs the control thread. On SIGTERM or when a successor has taken the sockets it stops accepting and
+ * drains. */
+#include "proxy/proxy.h"
+
+#include "lib/base/log.h"
+#include "lib/dp/handover.h"
+#include "lib/net/admin.h"
+#include "lib/net/config.h"
+#include "lib/net/daemon.h"
+#include "lib/net/loop.h"
+
+#include <stdio.h>
+
+static const struct config_key keys[] = {
+    {"listen", CONFIG_STR, offsetof(struct proxy_config, listen), "127.0.0.1:3020", 0, 0,
+     "plain HTTP: sandboxes and, by IP or localhost, the API"},
+    {"tls_listen", CONFIG_STR, offsetof(struct proxy_config, tls_listen), "127.0.0.1:3021", 0, 0,
+     "TLS with h1 and h2; empty = off"},
+    {"admin_listen", CONFIG_STR, offsetof(struct proxy_config, admin_listen), "127.0.0.1:3120", 0, 0,
+     "metrics and health, loopback only"},
+    {"domain", CONFIG_STR, offsetof(struct proxy_config, domain), NULL, 0, 0,
+     "wildcard domain: <port>-<id>.DOMAIN and api.DOMAIN"},
+    {"api", CONFIG_STR, offsetof(struct proxy_config, api), "127.0.0.1:3000", 0, 0, "cube-api"},
+    {"lifecycle", CONFIG_STR, offsetof(struct proxy_config, lifecycle), "127.0.0.1:3030", 0, 0,
+     "cube-lifecycle, for waking"},
+    {"redis", CONFIG_STR, offsetof(struct proxy_config, redis), NULL, 0, 0, "Redis"},
+    {"redis_user", CONFIG_STR, offsetof(struct proxy_config, redis_user), NULL, 0, 0, "its ACL user"},
+    {"redis_password_file", CONFIG_STR, offsetof(struct proxy_config, redis_password_file), NULL, 0, 0,
+     "file with its password"},
+    {"run_dir", CONFIG_STR, offsetof(struct proxy_config, run_dir), NULL, 0, 0, "for the hand-over socket"},
+    {"state_dir", CONFIG_STR, offsetof(struct proxy_config, state_dir), NULL, 0, 0,
+     "tls/ below it holds the local CA"},
+    {"key_dir", CONFIG_STR, offsetof(struct proxy_config, key_dir), NULL, 0, 0, "role keys"},
+    {"cell", CONFIG_STR, offsetof(struct proxy_config, cell), NULL, 0, 0, "cell of this cluster"},
+    {"access_log", CONFIG_STR, offsetof(struct proxy_config, access_log), "", 0, 0,
+     "file for JSON lines, - = stderr, empty = off"},
+    {"tls_cert", CONFIG_STR, offsetof(struct proxy_config, tls_cert), "", 0, 0,
+     "PEM chain; empty = a certificate of the local CA"},
+    {"tls_key", CONFIG_STR, offsetof(struct proxy_config, tls_key), "", 0, 0, "its key"},
+    {"ca", CONFIG_STR, offsetof(struct proxy_config, relay_ca), NULL, 0, 0,
+     "CA of the cluster, for relays off loopback"},
+    {"cert", CONFIG_STR, offsetof(struct proxy_config, relay_cert), NULL, 0, 0, "certificate of this proxy"},
+    {"key", CONFIG_STR, offsetof(struct proxy_config, relay_key), NULL, 0, 0, "its key"},
+    {"threads", CONFIG_INT, offsetof(struct proxy_config, threads), "0", 0, 64,
+     "worker threads; 0 = one per core"},
+    {"max_connections_per_sandbox", CONFIG_INT, offsetof(struct proxy_config, max_per_sandbox), "2500", 1,
+     1000000, "requests in flight, per worker"},
+    {"max_connections_per_client", CONFIG_INT, offsetof(struct proxy_config, max_per_client), "20000", 1,
+     1000000, "connections of one address, per worker"},
+    {"head_timeout", CONFIG_MS, offsetof(struct proxy_config, head_timeout_ms), "30s", 1, 86400000,
+     "first to last byte of a request head, TLS handshake"},
+    {"keepalive_timeout", CONFIG_MS, offsetof(struct proxy_config, keepalive_timeout_ms), "620s", 1, 86400000,
+     "idle client connection"},
+    {"idle_timeout", CONFIG_MS, offsetof(struct proxy_config, idle_timeout_ms), "1h", 1, 86400000,
+     "open stream without a byte"},
+    {"connect_timeout", CONFIG_MS, offsetof(struct proxy_config, connect_timeout_ms), "10s", 1, 86400000,
+     "relay and guest"},
+    {"wake_timeout", CONFIG_MS, offsetof(struct proxy_config, wake_timeout_ms), "60s", 1, 86400000,
+     "resume of a paused sandbox"},
+    {"drain_timeout", CONFIG_MS, offsetof(struct proxy_config, drain_timeout_ms), "10s", 1, 86400000,
+     "SIGTERM: open streams get this long"},
+    {0},
+};
+
+static struct proxy proxy;
+
+static bool ready(char why[128], void *data)
+{
+    bool ok = control_ready(&proxy) && !atomic_load(&proxy.draining);
+    if (!ok)
+        snprintf(why, 128, atomic_load(&proxy.draining) ? "draining" : "Redis is away");
+    return ok;
+}
+
+static void on_tick(struct loop_timer *t)
+{
+    tls_reload(&proxy);
+    loop_timer_start(control_loop(&proxy), t, 1000);
+}
+
+static void on_drain(void)
+{
+    atomic_store(&proxy.draining, 1);
+    proxy_drain(&proxy, true);
+}
+
+static void on_taken(void *data)
+{
+    log_info("a successor has taken the sockets: draining");
+    atomic_store(&proxy.draining, 1);
+    proxy_drain(&proxy, false);
+}
+
+static int start(struct loop *l, struct err *e)
+{
+    static struct loop_timer tick = {.fire = on_tick};
+    struct err admin = {0};
+    int confirm = -1;
+    if (access_log_open(proxy.cfg.access_log, e) != 0 || tls_load(&proxy, e) != 0 ||
+        tls_relay_load(&proxy, e) != 0 ||
+        loop_address_parse(proxy.cfg.api, &proxy.api, &proxy.api_len, e) != 0)
+        return -1;
+    proxy.routes = route_cache_new();
+    if (proxy.routes == NULL)
+        return err_set(e, ERR_INTERNAL, "making the route cache: out of memory");
+    if (workers_open(&proxy, &confirm, on_taken, e) != 0 || control_start(&proxy, l, e) != 0)
+        return -1;
+    loop_timer_start(l, &tick, 1000);
+    for (int i = 0; i < proxy.worker_count; i++)
+        if (worker_start(&proxy.workers[i], e) != 0)
+            return -1;
+    bool succeeds = confirm >= 0;
+    if (succeeds)
+        dp_handover_confirm(confirm);
+    if (proxy.cfg.admin_listen[0] && admin_listen(l, proxy.cfg.admin_listen, ready, NULL, &admin) < 0) {
+        if (!succeeds) {
+            *e = admin;
+            return -1;
+        }
+        log_fail(&admin, "the predecessor still has the admin address");
+    }
+    log_info("%d workers on %s and %s", proxy.worker_count, proxy.cfg.listen,
+             proxy.cfg.tls_listen[0] ? proxy.cfg.tls_listen : "no TLS");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct daemon_spec spec = {
+        .name = "cube-proxy",
+        .section = "proxy",
+        .summary = "ingress of the sandboxes",
+        .description = "Routes each request to a port of a sandbox, by Host, headers or path, or to the API; "
+                       "HTTP/1.1 and HTTP/2, plain and TLS.",
+        .keys = keys,
+        .config = &proxy.cfg,
+        .start = start,
+        .drain = on_drain};
+    stats_init();
+    return daemon_main(&spec, argc, argv);
+}

@@ -1,0 +1,375 @@
+/* Connections to services: opened through the relay with a preface, kept for reuse per (sandbox, generation,
+ * port). Invariant: a connection serves only requests of the generation that it was opened for; envd's is
+ * opened ahead of need, other ports' never. */
+#include "proxy/proxy.h"
+
+#include "lib/base/ids.h"
+#include "lib/base/log.h"
+#include "lib/net/preface.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <openssl/x509v3.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { IDLE_ENVD_MS = 10000, IDLE_OTHER_MS = 4000, IDLE_API_MS = 60000 };
+
+static struct pool *pool_get(struct sandbox *s, uint16_t port, bool h2)
+{
+    for (struct pool *p = s->pools; p; p = p->next)
+        if (p->port == port && p->h2 == h2)
+            return p;
+    struct pool *p = calloc(1, sizeof *p);
+    if (p) {
+        p->port = port;
+        p->h2 = h2;
+        p->next = s->pools;
+        s->pools = p;
+    }
+    return p;
+}
+
+static void idle_remove(struct back *b)
+{
+    if (b->idle_link == NULL)
+        return;
+    *b->idle_link = b->idle_next;
+    if (b->idle_next)
+        b->idle_next->idle_link = b->idle_link;
+    b->idle_link = NULL;
+    dp_timer_stop(&b->timer);
+}
+
+static void idle_add(struct back *b)
+{
+    int64_t keep = b->sandbox->is_api           ? IDLE_API_MS
+                   : b->pool->port == ENVD_PORT ? IDLE_ENVD_MS
+                                                : IDLE_OTHER_MS;
+    b->state = BACK_IDLE;
+    b->x = NULL;
+    b->idle_next = b->pool->idle;
+    b->idle_link = &b->pool->idle;
+    if (b->idle_next)
+        b->idle_next->idle_link = &b->idle_next;
+    b->pool->idle = b;
+    dp_timer_start(b->worker->loop, &b->timer, keep);
+}
+
+static void on_bury(struct dp_task *t)
+{
+    struct back *b = (struct back *)((char *)t - offsetof(struct back, bury));
+    if (b->again.queued) {
+        dp_bury(b->worker->loop, t);
+        return;
+    }
+    if (b->h2)
+        back2_free(b); /* here, because callbacks of its session may be running when it is closed */
+    buf_free(&b->trailers);
+    free(b);
+}
+
+void back_close(struct back *b, bool reset)
+{
+    if (b->state == BACK_CLOSED)
+        return;
+    struct sandbox *s = b->sandbox;
+    if (b->state == BACK_CONNECTING && b->x == NULL)
+        b->pool->opening--;
+    idle_remove(b);
+    b->state = BACK_CLOSED;
+    b->x = NULL;
+    dp_timer_stop(&b->timer);
+    *b->link = b->next;
+    if (b->next)
+        b->next->link = b->link;
+    dp_mem_put(b->in, b->in_cap);
+    b->in = NULL;
+    dp_io_close(&b->io, reset);
+    dp_bury(b->worker->loop, &b->bury);
+    sandbox_release(s);
+}
+
+/* ---- opening ---- */
+
+static void preface_send(struct back *b, const struct route *r)
+{
+    struct preface p = {.port = b->pool->port,
+                        .gen = r->gen,
+                        .expiry_s = (uint32_t)time(NULL) + 30,
+                        .nonce = ++b->worker->nonce};
+    memcpy(p.sandbox, r->sandbox, strlen(r->sandbox));
+    uint8_t bytes[PREFACE_LEN];
+    preface_encode(&p, r->ticket, bytes);
+    dp_io_write(&b->io, bytes, sizeof bytes);
+}
+
+static void connected(struct back *b)
+{
+    struct exchange *x = b->x;
+    dp_timer_stop(&b->timer);
+    if (x == NULL) {
+        b->pool->opening--;
+        idle_add(b);
+        return;
+    }
+    b->state = BACK_BUSY;
+    exchange_connected(x, b);
+}
+
+static void not_connected(struct back *b, enum connect_result why)
+{
+    struct exchange *x = b->x;
+    if (x)
+        b->pool->opening++; /* back_close counts a connection without an exchange as a spare */
+    b->x = NULL;
+    back_close(b, false);
+    if (x)
+        exchange_not_connected(x, why);
+}
+
+static void preface_read(struct back *b)
+{
+    while (b->answer_len < PREFACE_ANSWER_LEN) {
+        ssize_t n = dp_io_read(&b->io, b->answer + b->answer_len, PREFACE_ANSWER_LEN - (size_t)b->answer_len);
+        if (n == DP_IO_AGAIN)
+            return;
+        if (n <= 0) {
+            not_connected(b, CONNECT_UNREACHABLE);
+            return;
+        }
+        b->answer_len += (uint8_t)n;
+    }
+    static const enum connect_result result[] = {[PREFACE_STALE] = CONNECT_STALE,
+                                                 [PREFACE_UNKNOWN] = CONNECT_UNKNOWN,
+                                                 [PREFACE_PORT_CLOSED] = CONNECT_PORT_CLOSED,
+                                                 [PREFACE_NOT_READY] = CONNECT_NOT_READY,
+                                                 [PREFACE_BAD_MAC] = CONNECT_DENIED,
+                                                 [PREFACE_LIMIT] = CONNECT_LIMIT};
+    enum preface_status status;
+    uint64_t gen;
+    if (!preface_answer_decode(b->answer, &status, &gen)) {
+        not_connected(b, CONNECT_UNREACHABLE);
+    } else if (status == PREFACE_OK) {
+        connected(b);
+    } else {
+        if (status == PREFACE_BAD_MAC)
+            log_line(LOG_WARN, &(struct log_about){.sandbox = b->sandbox->id, .gen = b->gen},
+                     "the relay refused our ticket");
+        not_connected(b, result[status]);
+    }
+}
+
+static void on_read(struct dp_io *io)
+{
+    struct back *b = (struct back *)io;
+    switch (b->state) {
+    case BACK_CONNECTING:
+        preface_read(b);
+        break;
+    case BACK_IDLE: {
+        char byte;
+        if (b->h2 == NULL && dp_io_read(io, &byte, 1) != DP_IO_AGAIN)
+            back_close(b, false); /* the service hung up, or spoke out of turn */
+        else if (b->h2)
+            back2_read(b);
+        break;
+    }
+    case BACK_BUSY:
+        if (b->h2)
+            back2_read(b);
+        else
+            back1_read(b);
+        break;
+    case BACK_CLOSED:
+        break;
+    }
+}
+
+static void on_drain(struct dp_io *io)
+{
+    struct back *b = (struct back *)io;
+    if (b->h2)
+        back2_drained(b);
+    else if (b->state == BACK_BUSY)
+        back1_drained(b);
+}
+
+static void on_again(struct dp_task *t)
+{
+    struct back *b = (struct back *)((char *)t - offsetof(struct back, again));
+    if (b->state == BACK_BUSY || b->state == BACK_IDLE)
+        on_read(&b->io);
+}
+
+static void on_timer(struct dp_timer *t)
+{
+    struct back *b = (struct back *)((char *)t - offsetof(struct back, timer));
+    if (b->state == BACK_CONNECTING)
+        not_connected(b, CONNECT_UNREACHABLE);
+    else
+        back_close(b, false);
+}
+
+static SSL *relay_ssl(struct worker *w, const struct route *r)
+{
+    SSL *ssl = SSL_new(w->proxy->relay_tls);
+    if (ssl == NULL)
+        return NULL;
+    SSL_set_connect_state(ssl);
+    if (r->node[0])
+        SSL_set1_host(ssl, r->node);
+    return ssl;
+}
+
+/* NULL: no descriptor or no memory, or the relay may not be reached in plaintext. */
+static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange *x)
+{
+    struct worker *w = s->worker;
+    const struct route *r = &s->route;
+    struct back *b = calloc(1, sizeof *b);
+    int fd = b ? socket(r->relay.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+    int one = 1;
+    SSL *ssl = NULL;
+    bool tls = !s->is_api && w->proxy->relay_tls;
+    if (fd < 0 || (tls && (ssl = relay_ssl(w, r)) == NULL)) {
+        if (fd >= 0)
+            close(fd);
+        free(b);
+        return NULL;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    *b = (struct back){.io = {.on_read = on_read, .on_drain = on_drain},
+                       .worker = w,
+                       .sandbox = s,
+                       .pool = p,
+                       .gen = r->gen,
+                       .state = BACK_CONNECTING,
+                       .x = x,
+                       .timer = {.fire = on_timer},
+                       .again = {.run = on_again},
+                       .bury = {.run = on_bury}};
+    b->next = s->backs;
+    b->link = &s->backs;
+    if (b->next)
+        b->next->link = &b->next;
+    s->backs = b;
+    if (x == NULL)
+        p->opening++;
+    else
+        x->conn = b;
+    int rc = connect(fd, (const struct sockaddr *)&r->relay, r->relay_len);
+    if ((rc != 0 && errno != EINPROGRESS) || dp_io_open(&b->io, w->loop, fd, ssl, false) != 0) {
+        SSL_free(ssl);
+        close(fd);
+        b->io.ssl = NULL;
+        b->io.watch.fd = -1;
+        if (x) {
+            p->opening++;
+            x->conn = NULL;
+        }
+        b->x = NULL;
+        back_close(b, false);
+        return NULL;
+    }
+    dp_timer_start(w->loop, &b->timer, w->proxy->cfg.connect_timeout_ms);
+    if (!s->is_api)
+        preface_send(b, r);
+    return b;
+}
+
+void pool_connect(struct exchange *x)
+{
+    struct sandbox *s = x->sandbox;
+    struct pool *p = pool_get(s, s->is_api ? 0 : x->port, x->grpc);
+    if (p == NULL) {
+        exchange_fail(x, ANSWER_UNREACHABLE, NULL);
+        return;
+    }
+    struct back *b;
+    while ((b = p->idle) && x->tries < 2) {
+        if (b->gen != s->route.gen || b->io.rdhup) {
+            back_close(b, false);
+            continue;
+        }
+        idle_remove(b);
+        b->state = BACK_BUSY;
+        b->x = x;
+        break;
+    }
+    if (b == NULL || x->tries >= 2)
+        b = back_open(s, p, x);
+    else if (s->is_api || x->port != ENVD_PORT || p->idle || p->opening || p->h2)
+        ;
+    else
+        back_open(s, p, NULL);
+    if (b == NULL) {
+        exchange_not_connected(x, CONNECT_UNREACHABLE);
+    } else if (b->state == BACK_BUSY) {
+        exchange_connected(x, b);
+    } else if (s->is_api) {
+        b->state = BACK_BUSY; /* no preface: the head may go out with the connection */
+        dp_timer_stop(&b->timer);
+        exchange_connected(x, b);
+    }
+}
+
+void pool_forget(struct exchange *x)
+{
+    struct back *b = x->conn;
+    x->conn = NULL;
+    if (b == NULL || b->x != x)
+        return;
+    b->x = NULL;
+    b->pool->opening++;
+    if (b->pool->port != ENVD_PORT)
+        back_close(b, true);
+}
+
+void back_release(struct back *b)
+{
+    bool keep = b->gen == b->sandbox->route.gen && !b->io.rdhup && !b->io.failed && !dp_io_blocked(&b->io) &&
+                !atomic_load_explicit(&b->worker->proxy->draining, memory_order_relaxed);
+    b->x = NULL;
+    if (!keep) {
+        back_close(b, false);
+        return;
+    }
+    b->reused = true;
+    b->got_bytes = false;
+    dp_mem_put(b->in, b->in_cap);
+    b->in = NULL;
+    b->in_len = b->in_cap = 0;
+    buf_reset(&b->trailers);
+    idle_add(b);
+}
+
+void pool_close_other_generations(struct sandbox *s, uint64_t gen, bool all)
+{
+    for (struct back *b = s->backs, *next; b; b = next) {
+        next = b->next;
+        if (!all && b->gen == gen)
+            continue;
+        struct exchange *x = b->x;
+        if (b->state == BACK_CONNECTING) {
+            not_connected(b, CONNECT_STALE);
+        } else if (x) {
+            bool answered = x->state == X_ANSWERING;
+            back_close(b, true);
+            x->back = NULL;
+            x->conn = NULL;
+            if (answered)
+                exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
+            else
+                exchange_broken(x, false);
+        } else {
+            back_close(b, true);
+        }
+        next = s->backs; /* callbacks may have changed the list: start over, closed ones are gone from it */
+        while (next && !all && next->gen == gen)
+            next = next->next;
+    }
+}

@@ -1,0 +1,360 @@
+/* What the parts of cube-proxy share: the process, a worker thread, a sandbox as one worker sees it, an
+ * exchange (one request and its answer) between a front (the client's protocol) and a back (the service's).
+ * Everything but `struct proxy` belongs to one thread. */
+#pragma once
+
+#include "proxy/answer.h"
+#include "proxy/chunked.h"
+#include "proxy/http1.h"
+#include "proxy/route.h"
+#include "proxy/target.h"
+
+#include "lib/base/buf.h"
+#include "lib/base/err.h"
+#include "lib/dp/io.h"
+#include "lib/dp/loop.h"
+
+#include <nghttp2/nghttp2.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { SCRATCH = 65536, PARKED_MAX = 1024, CONNECT_TRIES = 5 };
+
+struct proxy_config {
+    char *listen, *tls_listen, *admin_listen, *domain, *api, *lifecycle, *redis, *redis_user,
+        *redis_password_file, *run_dir, *key_dir, *state_dir, *cell, *access_log, *tls_cert, *tls_key,
+        *relay_ca, *relay_cert, *relay_key;
+    int64_t threads, max_per_sandbox, max_per_client;
+    int64_t head_timeout_ms, keepalive_timeout_ms, idle_timeout_ms, connect_timeout_ms, wake_timeout_ms,
+        drain_timeout_ms;
+};
+
+struct loop;
+struct proxy;
+struct worker;
+struct sandbox;
+struct exchange;
+struct back;
+struct control;
+
+/* ---- one process ---- */
+
+struct proxy {
+    struct proxy_config cfg;
+    struct route_cache *routes;
+    struct control *control;
+    struct worker *workers;
+    int worker_count;
+    _Atomic(SSL_CTX *) tls; /* swapped by a reload; workers take a reference per connection */
+    SSL_CTX *relay_tls;     /* NULL: plaintext, loopback only */
+    struct sockaddr_storage api;
+    socklen_t api_len;
+    atomic_int draining;
+};
+
+/* ---- one thread ---- */
+
+struct worker {
+    struct proxy *proxy;
+    struct dp_loop *loop;
+    int index;
+    pthread_t thread;
+    struct route_reader *routes;
+    struct dp_watch listen_plain, listen_tls;
+    struct sandbox *sandboxes[4096];
+    struct sandbox *api;      /* pseudo sandbox: the control API behind the same port */
+    struct http_head request; /* of the exchange `parsed` */
+    struct exchange *parsed;
+    struct http_head response;
+    char scratch[SCRATCH]; /* what a read brings */
+    char scratch2[SCRATCH /
+                  4]; /* the same for HTTP/2, whose frames may be passed on while `scratch` is in use */
+    char head[HTTP_HEAD_MAX * 2];        /* a request head that is being built */
+    char answer_head[HTTP_HEAD_MAX * 2]; /* an answer's */
+    uint32_t fronts;                     /* open client connections */
+    struct front_link *front_list;
+    struct client *clients[1024];
+    struct dp_timer sweep;
+    int64_t drain_ms;
+    bool drained_hard;
+    struct buf log; /* access log lines that wait for their write */
+    uint32_t nonce;
+};
+
+/** Every client connection is on its worker's list, so that a drain reaches it. */
+struct front_link {
+    struct front_link *next, **link;
+    void (*drain)(struct front_link *f); /* close when idle, finish what runs */
+};
+void front_link_add(struct worker *w, struct front_link *f);
+void front_link_remove(struct worker *w, struct front_link *f);
+
+/** Open connections of one client address. */
+struct client {
+    struct client *next;
+    uint32_t open;
+    uint8_t address[16];
+};
+struct client *client_enter(struct worker *w,
+                            const struct sockaddr *peer); /* NULL: over the limit, or no memory */
+void client_leave(struct worker *w, struct client *c);
+
+int worker_start(struct worker *w, struct err *e);
+/** Opens (or takes over) the sockets of all workers; `*confirm` >= 0: a predecessor waits for
+ * dp_handover_confirm. */
+int workers_open(struct proxy *p, int *confirm, void (*taken)(void *), struct err *e);
+/** From any thread: stops accepting; with `hard` also closes idle client connections. Each worker ends with
+ * its last one. */
+void proxy_drain(struct proxy *p, bool hard);
+/** A connection arrived: decides h1 or h2 and makes the front. */
+void worker_accept(struct worker *w, int fd, bool tls);
+
+/* ---- one sandbox, as one worker sees it ---- */
+
+enum wait_kind { WAIT_NONE, WAIT_LOOKUP, WAIT_WAKE, WAIT_RESUME };
+
+/** Connections to one port. */
+struct pool {
+    struct pool *next;
+    uint16_t port;
+    bool h2;
+    uint16_t opening;  /* spares on their way */
+    struct back *idle; /* newest first */
+};
+
+struct sandbox {
+    struct worker *worker;
+    struct sandbox *next;
+    char id[SANDBOX_ID_LEN + 1];
+    bool is_api;
+    struct route route; /* copy; valid while route.serial is the cache's */
+    struct pool *pools;
+    struct back *backs;                    /* all connections, for closing on a new generation */
+    uint32_t exchanges;                    /* in flight */
+    struct exchange *parked, **parked_end; /* in order of arrival */
+    uint32_t parked_count, round;
+    enum wait_kind waiting; /* what the parked wait for */
+    struct dp_timer timer;  /* re-reads a route that is resuming */
+    int64_t wait_since_ms;
+};
+
+/** Finds or makes it; NULL when out of memory. */
+struct sandbox *sandbox_get(struct worker *w, const char *id);
+struct sandbox *sandbox_find(struct worker *w, const char *id);
+struct sandbox *sandbox_api(struct worker *w);
+/** Fills sandbox->route from the cache; false when it has to be looked up. */
+bool sandbox_route(struct sandbox *s);
+/** Queues the exchange behind a look-up (or wake) and starts one if none runs. */
+void sandbox_park(struct sandbox *s, struct exchange *x, enum wait_kind kind);
+void sandbox_unpark(struct exchange *x);
+void sandbox_release(struct sandbox *s); /* frees it when nothing needs it */
+/** Answers of the control thread. */
+void sandbox_looked_up(struct worker *w, const struct route *r, const struct err *e);
+void sandbox_woken(struct worker *w, const struct route *r, const struct err *e, int64_t took_ms);
+/** A state or generation changed: connections of other generations are closed. */
+void sandbox_changed(struct worker *w, const char *id, uint64_t gen, enum route_state state);
+
+/* ---- an exchange ---- */
+
+struct front_ops {
+    void (*head)(struct exchange *x, const struct http_head *m); /* the final head; framing in x->answer_* */
+    void (*interim)(struct exchange *x, const struct http_head *m);
+    void (*data)(struct exchange *x, const char *p,
+                 size_t n); /* payload; verbatim chunked when x->verbatim */
+    void (*finish)(struct exchange *x, const struct http_head *trailers);
+    void (*abort)(struct exchange *x); /* the answer cannot be completed */
+    void (*flush)(struct exchange *x); /* end of this batch of answers */
+    bool (*blocked)(struct exchange *x);
+    void (*pull)(struct exchange *x); /* the back takes request bytes (again) */
+};
+
+struct back_ops {
+    void (*data)(struct exchange *x, const char *p, size_t n);
+    void (*finish)(struct exchange *x, const struct http_head *trailers);
+    void (*flush)(struct exchange *x);
+    void (*cancel)(struct exchange *x); /* the client is gone: the exchange must not be touched after */
+    bool (*blocked)(struct exchange *x);
+    void (*pull)(struct exchange *x); /* the front takes answer bytes (again) */
+};
+
+enum exchange_state { X_ROUTE, X_PARKED, X_CONNECT, X_BACKOFF, X_SENT, X_ANSWERING, X_DONE };
+enum body_kind { BODY_NONE, BODY_LENGTH, BODY_CHUNKED, BODY_UNTIL_CLOSE, BODY_RAW };
+
+struct exchange {
+    struct worker *worker;
+    const struct front_ops *front;
+    void *front_data;
+    const struct back_ops *back; /* NULL until the request was sent */
+    struct back *conn;
+    enum exchange_state state;
+    struct sandbox *sandbox;
+    struct exchange *next, **link; /* in sandbox->parked */
+    struct dp_timer timer;
+    struct dp_task bury;
+    char *head; /* raw request head, kept until the answer starts */
+    uint32_t head_len, head_cap;
+    uint16_t port;
+    uint32_t round; /* of the parking */
+    uint8_t tries, reroutes;
+    bool by_path, tls, http10, is_head, idempotent, grpc;
+    bool request_body;  /* a body follows (or may follow) the head */
+    bool request_done;  /* all of it was handed to the back */
+    bool body_sent;     /* some of it was: no retry any more */
+    bool counted;       /* in sandbox->exchanges */
+    bool verbatim;      /* the front takes chunked bytes as they are */
+    bool front_decodes; /* the front hands over payload: an h1 back frames it as chunks */
+    bool may_upgrade;   /* the request asked for an upgrade, and it was passed on */
+    bool woke;
+    bool authorised;            /* tokens were checked for this route */
+    enum body_kind answer_body; /* how the answer's body ends */
+    int64_t answer_length;
+    enum answer_form form;
+    bool connect_proto; /* Connect errors echo the codec */
+    int status;
+    uint32_t reset_code; /* HTTP/2 error code that the service's reset carried */
+    int64_t wake_ms;
+    int64_t start_us, routed_us, connected_us, first_us;
+    uint64_t bytes_in, bytes_out;
+    char id[SANDBOX_ID_LEN + 1]; /* sandbox as asked for; "" = API */
+    char trace[33];
+    char line[80];      /* "METHOD /path" for the access log, without the query */
+    const char *client; /* printable address, owned by the front */
+    bool post_mortem;   /* the connection broke: the look-up only decides how to say so */
+};
+
+/** Makes one with room for a head of `n` bytes in x->head; NULL when out of memory. */
+struct exchange *exchange_new(struct worker *w, const struct front_ops *front, void *front_data, size_t n);
+/** x->head is filled: parses it into worker->request. 0, HTTP_BAD or HTTP_TOO_LARGE. */
+int exchange_parse(struct exchange *x);
+/** Frees one that was never started. */
+void exchange_discard(struct exchange *x);
+/** Parsed; the front has set request_body, tls, client. Routes and sends it, or answers. */
+void exchange_start(struct exchange *x);
+/** worker->request is this exchange's head (parses again if another came between). */
+const struct http_head *exchange_request(struct exchange *x);
+/** Answers with an error of the proxy and ends the request side. */
+void exchange_fail(struct exchange *x, enum answer_kind kind, const char *detail);
+/** A connection to the service is ready (or not): the pool's answers. */
+void exchange_connected(struct exchange *x, struct back *b);
+enum connect_result {
+    CONNECT_UNREACHABLE,
+    CONNECT_STALE,
+    CONNECT_UNKNOWN,
+    CONNECT_PORT_CLOSED,
+    CONNECT_NOT_READY,
+    CONNECT_DENIED,
+    CONNECT_LIMIT
+};
+void exchange_not_connected(struct exchange *x, enum connect_result why);
+/** The connection broke before an answer; `reused` = it came from the pool. */
+void exchange_broken(struct exchange *x, bool reused);
+/** The front is gone: cancels the back and frees the exchange. */
+void exchange_cancel(struct exchange *x);
+/** The answer was passed on completely: logs, counts, frees. */
+void exchange_done(struct exchange *x);
+/** The answer's final head arrived: sets the phase times; the kept request head is released. */
+void exchange_answered(struct exchange *x, int status);
+/** The parked exchange goes on with sandbox->route. */
+void exchange_routed(struct exchange *x);
+
+/* ---- backs ---- */
+
+enum back_state { BACK_CONNECTING, BACK_IDLE, BACK_BUSY, BACK_CLOSED };
+
+/** One stream to a service (through a relay) or to the API. The h1 codec is in back1.c, h2c in back2.c. */
+struct back {
+    struct dp_io io; /* first */
+    struct worker *worker;
+    struct sandbox *sandbox;
+    struct back *next, **link;           /* sandbox->backs */
+    struct back *idle_next, **idle_link; /* pool->idle */
+    struct pool *pool;
+    enum back_state state;
+    uint64_t gen;
+    struct exchange *x; /* NULL: a spare, or idle */
+    struct dp_timer timer;
+    struct dp_task again, bury;
+    bool reused, got_bytes;
+    uint8_t answer[16];
+    uint8_t answer_len;
+    /* h1 */
+    char *in; /* bytes of an unfinished head */
+    uint32_t in_len, in_cap;
+    struct http_scan scan;
+    enum body_kind body;
+    uint64_t left;
+    struct chunked chunked;
+    struct buf trailers;
+    uint16_t corked; /* bytes of the request head that wait in worker->head for company */
+    bool keep_alive, request_chunked, raw_in_done, raw_out_done, in_read;
+    /* h2c */
+    struct back2 *h2;
+};
+
+/** Takes an idle connection or opens one; ends in exchange_connected or exchange_not_connected (maybe at
+ * once). */
+void pool_connect(struct exchange *x);
+/** The exchange no longer waits for its connection. */
+void pool_forget(struct exchange *x);
+/** The service is ready for another request. */
+void back_release(struct back *b);
+void back_close(struct back *b, bool reset);
+void pool_close_other_generations(struct sandbox *s, uint64_t gen, bool all);
+
+/** Sends the request head of a connected exchange and starts to pull its body. */
+void back1_send(struct exchange *x, struct back *b);
+void back1_read(struct back *b);
+void back1_drained(struct back *b);
+void back2_send(struct exchange *x, struct back *b);
+void back2_read(struct back *b);
+void back2_drained(struct back *b);
+void back2_free(struct back *b);
+
+/* ---- fronts ---- */
+
+/** A new client connection; turns into an h2 front when ALPN or the first bytes say so. `ssl` may be NULL. */
+void front1_start(struct worker *w, int fd, SSL *ssl, struct client *client, const char *address);
+void front2_adopt(struct worker *w, struct dp_io *io, struct client *client, const char *address, bool tls,
+                  const char *first, size_t n);
+
+/* ---- heads ---- */
+
+/** Writes the request head for an h1 service into worker->head. Returns its length, or 0 when it is too long.
+ */
+size_t request_build(struct exchange *x, bool *chunked);
+/** Writes an answer head for an h1 client. `close`: say so. */
+size_t response_build(struct exchange *x, const struct http_head *m, bool close, char *out, size_t cap);
+
+/* ---- control thread ---- */
+
+int control_start(struct proxy *p, struct loop *l, struct err *e);
+void control_worker_ended(struct proxy *p); /* from a worker thread; the last one ends the program */
+struct loop *control_loop(struct proxy *p);
+bool control_ready(struct proxy *p);
+/** From a worker: look the route up in Redis, or wake the sandbox; the answer comes as sandbox_looked_up or
+ * sandbox_woken. */
+void control_lookup(struct worker *w, const char *sandbox);
+void control_wake(struct worker *w, const char *sandbox, uint64_t gen_seen, const char *trace);
+
+/* ---- TLS of the front ---- */
+
+/** Loads or makes certificates (a local CA when none is configured); watches them for changes. */
+int tls_load(struct proxy *p, struct err *e);
+void tls_reload(struct proxy *p); /* called now and then by the control thread */
+int tls_relay_load(struct proxy *p, struct err *e);
+/** Makes `dir`/ca.pem, ca.key, ingress.pem, ingress.key for localhost, `domain` and *.`domain`, unless they
+ * are there. */
+int tls_make_local(const char *dir, const char *domain, struct err *e);
+SSL *tls_accept(struct proxy *p); /* NULL when TLS is off */
+bool tls_is_h2(SSL *ssl);
+
+/* ---- what is counted ---- */
+
+enum phase { PHASE_ROUTE, PHASE_CONNECT, PHASE_FIRST_BYTE, PHASE_TOTAL, PHASES };
+void stats_init(void);
+void stats_exchange(const struct exchange *x);
+void stats_add(const char *what); /* "reset_flood" … */
+void access_log(struct exchange *x);
+bool access_log_on(void);
+void access_log_flush(struct worker *w);
+int access_log_open(const char *path, struct err *e); /* "" = none, "-" = stderr */

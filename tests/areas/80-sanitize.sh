@@ -1,0 +1,50 @@
+# Unit tests under AddressSanitizer + UndefinedBehaviorSanitizer, and those of lib (threads, posts, resolver) under ThreadSanitizer.
+# limit: 900 s
+set -u
+cd "$CUBE_ROOT" || exit 1
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=0:suppressions=$CUBE_ROOT/tests/tsan.supp
+
+# run KIND SANITIZERS PATTERN: builds and runs the unit tests whose name matches.
+run() {
+    build=$CUBE_ROOT/build-$1
+    if [ ! -f "$build/build.ninja" ]; then
+        CC="ccache gcc" meson setup "$build" -Db_sanitize="$2" -Db_lundef=false -Dwerror=false -Dtsan_shims="$4" >/dev/null || {
+            echo "FAIL $1: meson setup"
+            return
+        }
+    fi
+    ninja -C "$build" build.ninja >/dev/null # new tests since the last run
+    meson introspect --tests "$build" >"$build/tests.json"
+    python3 - "$build" "$3" <<'PY' >"$build/tests.txt"
+import json, os, re, sys
+build = os.path.realpath(sys.argv[1])
+for t in json.load(open(build + "/tests.json")):
+    name = t["name"].split(" / ")[-1]
+    if "unit" in [s.split(":")[-1] for s in t["suite"]] and re.search(sys.argv[2], name):
+        print(name, os.path.relpath(t["cmd"][0], build))
+PY
+    # shellcheck disable=SC2046
+    nice -n 5 ninja -j2 -C "$build" $(cut -d' ' -f2 "$build/tests.txt" | grep -v '^\.\.' | sort -u) || {
+        echo "FAIL $1: build"
+        return
+    }
+    # shellcheck disable=SC2046
+    meson test -C "$build" --no-rebuild --num-processes 2 --timeout-multiplier 5 $(cut -d' ' -f1 "$build/tests.txt") >/dev/null
+    python3 - "$build/meson-logs/testlog.json" "$1" <<'PY'
+import json, sys
+for line in open(sys.argv[1]):
+    t = json.loads(line)
+    name = t["name"].split(" / ")[-1]
+    if t["result"] in ("OK", "EXPECTEDFAIL"):
+        print("PASS %s: %s" % (sys.argv[2], name))
+    elif t["result"] == "SKIP":
+        print("SKIP %s: %s: the test program said so" % (sys.argv[2], name))
+    else:
+        print((t.get("stdout", "") + t.get("stderr", ""))[-6000:])
+        print("FAIL %s: %s: %s, status %s" % (sys.argv[2], name, t["result"], t["returncode"]))
+PY
+}
+
+run asan address,undefined . false
+run tsan thread '^lib-(base|wire|loop|config|rpc)' true
