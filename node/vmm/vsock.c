@@ -403,6 +403,8 @@ static void on_ctl(struct watch *x, uint32_t events)
     struct vsock *v = (struct vsock *)((char *)x - offsetof(struct vsock, ctl));
 
     pthread_mutex_lock(&v->dev.lock);
+    if (v->drop_wanted)
+        drop_all(v);
     vsock_accept(v, x, VSOCK_CTL);
     vsock_pump(v);
     pthread_mutex_unlock(&v->dev.lock);
@@ -413,6 +415,8 @@ static void on_in(struct watch *x, uint32_t events)
     struct vsock *v = (struct vsock *)((char *)x - offsetof(struct vsock, in));
 
     pthread_mutex_lock(&v->dev.lock);
+    if (v->drop_wanted)
+        drop_all(v);
     vsock_accept(v, x, VSOCK_IN);
     vsock_pump(v);
     pthread_mutex_unlock(&v->dev.lock);
