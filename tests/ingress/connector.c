@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -95,6 +96,7 @@ static void service_connect(struct link *k)
         return;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    fcntl(fd, F_SETFL, O_NONBLOCK); /* splice(2) heeds the socket's flag alone */
     k->service.on_read = on_service;
     k->service.on_drain = on_service;
     if (dp_io_open(&k->service, loop, fd, NULL, false) != 0) {
