@@ -84,7 +84,7 @@ static bool step(struct chunked *c, char ch)
         c->state = TRAILER_START;
         return ++c->extra <= HTTP_TRAILER_MAX && ch == '\n';
     case END_LF:
-        c->state = END;
+        c->state = ch == '\n' ? END : END_LF;
         return ch == '\n';
     default:
         return false;

@@ -154,7 +154,12 @@ static void path_normal(struct str path, char *out, size_t cap)
         }
         if (c >= 'A' && c <= 'Z')
             c |= 0x20;
-        if (c == '/' || c == '\\' || c == '?' || c == ';') {
+        if (c == ';') { /* path parameters */
+            while (i + 1 < path.n && path.p[i + 1] != '/' && path.p[i + 1] != '?')
+                i++;
+            continue;
+        }
+        if (c == '/' || c == '\\' || c == '?') {
             size_t len = n - segment;
             if (len == 1 && out[segment] == '.') {
                 n = segment;
