@@ -54,7 +54,8 @@ void handle_sandbox_get(struct call *c)
 /* ---- lists ---- */
 
 struct listing {
-    bool total; /* X-Total-Running is wanted */
+    bool total;                            /* X-Total-Running is wanted */
+    Cube__Master__V1__ListRequest request; /* waits for the template's ID */
 };
 
 static void on_listed(struct call *c, const ProtobufCMessage *m)
@@ -146,19 +147,52 @@ static int list_parse(struct call *c, Cube__Master__V1__ListRequest *in, struct 
     return 0;
 }
 
+static void send_list(struct call *c)
+{
+    struct listing *l = c->state;
+    call_master(c, MASTER_SANDBOXES "List", &l->request.base, &cube__master__v1__list_reply__descriptor,
+                UPSTREAM_READ, on_listed, NULL);
+}
+
+static void on_template(struct call *c, const ProtobufCMessage *m)
+{
+    struct listing *l = c->state;
+    l->request.template_id = call_strdup(c, ((const Cube__Master__V1__Template *)m)->template_id);
+    send_list(c);
+}
+
+/* A name that no template has is a filter that nothing passes. */
+static void on_template_failed(struct call *c, const struct err *e)
+{
+    if (e->code != ERR_NOT_FOUND) {
+        call_fail(c, e);
+        return;
+    }
+    call_json(c);
+    buf_puts(&c->w->out, "[]");
+    call_send_json(c, 200);
+}
+
 void handle_sandbox_list_v2(struct call *c)
 {
     struct err e = {0};
-    Cube__Master__V1__ListRequest in = CUBE__MASTER__V1__LIST_REQUEST__INIT;
-    if (list_parse(c, &in, &e) < 0) {
+    struct listing *l = c->state = call_alloc(c, sizeof *l);
+    cube__master__v1__list_request__init(&l->request);
+    if (list_parse(c, &l->request, &e) < 0) {
         call_fail(c, &e);
         return;
     }
+    l->request.team_id = c->caller.team_id;
+    l->total = l->request.running;
+    if (!*l->request.template_id) {
+        send_list(c);
+        return;
+    }
+    Cube__Master__V1__GetTemplateRequest in = CUBE__MASTER__V1__GET_TEMPLATE_REQUEST__INIT;
+    in.name = l->request.template_id;
     in.team_id = c->caller.team_id;
-    struct listing *l = c->state = call_alloc(c, sizeof *l);
-    l->total = in.running;
-    call_master(c, MASTER_SANDBOXES "List", &in.base, &cube__master__v1__list_reply__descriptor,
-                UPSTREAM_READ, on_listed, NULL);
+    call_master(c, MASTER_CATALOG "GetTemplate", &in.base, &cube__master__v1__template__descriptor,
+                UPSTREAM_READ, on_template, on_template_failed);
 }
 
 void handle_sandbox_list_v1(struct call *c)

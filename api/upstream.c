@@ -46,7 +46,9 @@ static void finish(struct upstream *u, const struct err *e)
     struct call *c = u->call;
     c->upstream = NULL;
     struct err named;
-    if (e->code == ERR_UNAVAILABLE)
+    /* A quota does not become free by waiting, a rate does (contracts/e2b.md §7). */
+    bool rate = e->code == ERR_RATE_LIMITED && strstr(e->msg, " rate ");
+    if (e->code == ERR_UNAVAILABLE || rate)
         call_add_header(c, "retry-after", "1");
     if (e->code == ERR_UNSUPPORTED) {
         err_set(&named, ERR_UNSUPPORTED, "%s (%s %s) is not implemented yet: %.150s", c->route->name,
