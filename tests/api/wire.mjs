@@ -1,0 +1,182 @@
+// cube-api on the wire: bodies of every framing, limits, half-open connections, clients that leave, masters that die.
+import net from 'node:net'
+import { equal, ok, test, until } from '../e2e/check.mjs'
+import { Control } from '../lib/control.mjs'
+
+const c = await Control.start({ masters: 2, api: { key_ttl: '100ms', incomplete_timeout: '500ms', rate_limit: 60, rate_window: '2s' } })
+const post = (body, extra = '') => `POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: ${c.apiKey}\r\nContent-Type: application/json\r\n${extra}\r\n${body}`
+const metric = async (name) => {
+  const text = await (await fetch(c.adminUrl + '/metrics')).text()
+  return Number(text.split('\n').find((l) => l.startsWith(name + ' '))?.split(' ').at(-1))
+}
+
+// Sends the pieces, each in a packet of its own, and collects the answer until the server closes or `ms` have passed.
+function raw(pieces, ms = 3000) {
+  return new Promise((resolve) => {
+    let text = '', start = Date.now()
+    const s = net.connect(c.ports.api, '127.0.0.1')
+    const end = (closed) => { clearTimeout(timer); s.destroy(); resolve({ text, closed, ms: Date.now() - start }) }
+    const timer = setTimeout(() => end(false), ms)
+    s.on('data', (d) => { text += d })
+    s.on('close', () => end(true))
+    s.on('error', () => {})
+    s.setNoDelay(true)
+    ;(async () => {
+      for (const p of [pieces].flat()) {
+        s.write(p)
+        await new Promise((r) => setTimeout(r, 5))
+      }
+    })()
+  })
+}
+const answers = (text) => [...text.matchAll(/HTTP\/1\.1 (\d+) /g)].map((m) => Number(m[1])).filter((s) => s !== 100)
+const errorBody = (text) => JSON.parse(text.slice(text.lastIndexOf('\r\n\r\n') + 4))
+const call = (method, path, body, headers = {}) => fetch(c.url + path, { method, headers: { 'X-API-Key': c.apiKey, ...headers }, body: body && JSON.stringify(body) })
+const killAll = () => c.admin('POST', '/admin/teams/default/sandboxes/kill')
+const freshWindow = () => new Promise((r) => setTimeout(r, 2000 - (Date.now() % 2000) + 5))
+
+await test('wire: chunked bodies, split anywhere', async () => {
+  const body = '{"templateID":"base"}'
+  const chunks = [...body].map((ch) => `1\r\n${ch}\r\n`)
+  const r = await raw([post('', 'Transfer-Encoding: chunked\r\nConnection: close\r\n'), ...chunks, '0\r\n\r\n'])
+  equal(answers(r.text), [201], r.text.slice(0, 200))
+  const head = post('', `Content-Length: ${body.length}\r\nConnection: close\r\n`)
+  equal(answers((await raw([head.slice(0, 30), head.slice(30), body.slice(0, 5), body.slice(5)])).text), [201], 'content-length in pieces')
+})
+
+await test('wire: pipelined requests are answered in order', async () => {
+  const get = (path, extra = '') => `GET ${path} HTTP/1.1\r\nHost: x\r\nX-API-Key: ${c.apiKey}\r\n${extra}\r\n`
+  const body = '{"templateID":"base"}'
+  const r = await raw(get('/health') + post(body, `Content-Length: ${body.length}\r\n`) + get('/nope') + get('/v2/sandboxes', 'Connection: close\r\n'))
+  equal(answers(r.text), [200, 201, 404, 200], 'statuses')
+})
+
+await test('wire: Expect: 100-continue', async () => {
+  const body = '{"templateID":"base"}'
+  const r = await raw([post('', `Content-Length: ${body.length}\r\nExpect: 100-continue\r\nConnection: close\r\n`), body])
+  ok(r.text.startsWith('HTTP/1.1 100'), r.text.slice(0, 40))
+  equal(answers(r.text), [201], 'status')
+})
+
+await test('wire: a body over the limit is 413 in JSON, whatever its framing', async () => {
+  const big = Buffer.alloc((16 << 20) + 1024, 0x20)
+  for (const extra of [`Content-Length: ${big.length}\r\n`, 'Transfer-Encoding: chunked\r\n']) {
+    const pieces = extra.startsWith('C') ? [post('', extra)] : [post('', extra), `${big.length.toString(16)}\r\n`, big]
+    const r = await raw(pieces, 10000)
+    equal(answers(r.text), [413], extra)
+    equal(errorBody(r.text).code, 413, 'code')
+  }
+})
+
+await test('wire: a request that does not become complete ends with 408', async () => {
+  const before = await metric('cube_api_incomplete_requests_total')
+  for (const part of ['POST /v2/sand', post('', 'Content-Length: 100\r\n') + '{"a"', post('', 'Transfer-Encoding: chunked\r\n') + '5\r\n{"a']) {
+    const r = await raw(part, 5000)
+    ok(r.closed && r.ms < 4000, `closed after ${r.ms} ms`)
+    equal(answers(r.text), [408], part.slice(0, 20))
+    equal(errorBody(r.text).code, 408, 'code')
+  }
+  equal(await metric('cube_api_incomplete_requests_total'), before + 3, 'metric')
+})
+
+await test('wire: an idle connection stays open', async () => {
+  const r = await raw(`GET /health HTTP/1.1\r\nHost: x\r\n\r\n`, 2500)
+  ok(!r.closed, 'open after five times the limit for incomplete requests')
+})
+
+await test('wire: broken requests are refused and harm nobody', async () => {
+  const rows = ['GARBAGE\r\n\r\n', 'GET\r\n\r\n', '\x16\x03\x01\x02\x00\x01\x00', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', post('', 'Content-Length: +5\r\n') + 'abcde',
+    post('', 'Content-Length: x\r\n'), post('', 'Transfer-Encoding: chunked\r\n') + 'zz\r\n', `GET /${'a'.repeat(9000)} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`,
+    `GET / HTTP/1.1\r\n${'A: b\r\n'.repeat(500)}\r\n`, 'GET /%00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n', 'OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n']
+  for (const row of rows) {
+    const r = await raw(row, 2000)
+    ok(!answers(r.text).some((s) => s === 201 || s >= 500), `${JSON.stringify(row.slice(0, 30))}: ${r.text.slice(0, 60)}`)
+  }
+  equal((await fetch(c.url + '/health')).status, 200, 'the server lives')
+})
+
+await test('wire: wrong methods name the right ones', async () => {
+  const r = await call('PUT', '/v2/sandboxes')
+  equal([r.status, r.headers.get('allow'), (await r.json()).code], [405, 'GET, POST', 405], 'answer')
+  const head = await raw('HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n')
+  ok(head.text.startsWith('HTTP/1.1 200') && head.text.endsWith('\r\n\r\n'), 'HEAD has no body')
+})
+
+await test('wire: a slash at the end of the base URL does no harm', async () => {
+  equal((await call('GET', '//v2/sandboxes')).status, 200, 'double slash')
+})
+
+await test('wire: when the client leaves, the work for it is cancelled', async () => {
+  await killAll()
+  await freshWindow()
+  const before = await metric('cube_api_client_disconnects_total')
+  await c.node('delay start 1500')
+  const body = '{"templateID":"base"}'
+  const s = net.connect(c.ports.api, '127.0.0.1')
+  s.write(post(body, `Content-Length: ${body.length}\r\n`))
+  await until(async () => await metric('cube_api_requests_in_flight') >= 1, 2000, 'the create is in flight')
+  s.destroy()
+  await until(async () => await metric('cube_api_client_disconnects_total') === before + 1, 1000, 'the leaving was noticed')
+  await until(async () => await metric('cube_api_requests_in_flight') === 0, 1000, 'the request ended')
+  await c.node('delay start 0')
+  await until(async () => (await c.node('count')).running === 0 && (await (await call('GET', '/v2/sandboxes')).json()).length === 0, 8000, 'no sandbox is left over')
+})
+
+await test('wire: the rate limit answers 429 with when to come back', async () => {
+  await freshWindow()
+  const all = await Promise.all(Array.from({ length: 80 }, () => call('GET', '/teams')))
+  const refused = all.filter((r) => r.status === 429)
+  equal(refused.length, 20, 'refused')
+  const r = refused[0], b = await r.json()
+  equal([b.code, b.message], [429, 'Rate limit exceeded'], 'body')
+  ok(/^[1-9]\d*$/.test(r.headers.get('retry-after')), 'Retry-After is a positive integer')
+  equal([r.headers.get('ratelimit-limit'), r.headers.get('ratelimit-remaining')], ['60', '0'], 'RateLimit headers')
+  await freshWindow()
+  equal((await call('GET', '/teams')).status, 200, 'the next window')
+})
+
+await test('wire: when a master dies, another one answers', async () => {
+  await freshWindow()
+  const one = await (await call('POST', '/v2/sandboxes', { templateID: 'base' })).json()
+  await c.crash('master0')
+  equal((await call('GET', `/sandboxes/${one.sandboxID}`)).status, 200, 'get')
+  equal((await call('POST', '/v2/sandboxes', { templateID: 'base' })).status, 201, 'create')
+})
+
+await test('wire: without any master: 503, Retry-After, and the reason', async () => {
+  await c.crash('master1')
+  const start = Date.now()
+  const r = await call('POST', '/v2/sandboxes', { templateID: 'base' })
+  const b = await r.json()
+  equal([r.status, b.code, b.error_code, r.headers.get('retry-after')], [503, 503, 'unavailable', '1'], JSON.stringify(b))
+  ok(Date.now() - start < 6000, 'in time')
+  equal((await fetch(c.url + '/health')).status, 200, 'the API itself is well')
+})
+
+await test('wire: a request waits for a master that is being restarted', async () => {
+  const pending = call('GET', '/v2/sandboxes')
+  await new Promise((r) => setTimeout(r, 300))
+  await c.master(0)
+  equal((await pending).status, 200, 'the slow answer')
+})
+
+await test('wire: many connections at once', async () => {
+  await freshWindow()
+  const all = await Promise.all(Array.from({ length: 300 }, () => raw('GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n', 5000)))
+  ok(all.every((r) => r.text.startsWith('HTTP/1.1 200')), 'all are answered')
+})
+
+await test('wire: SIGTERM lets a request in flight end', async () => {
+  await c.master(1)
+  await freshWindow()
+  await until(async () => (await call('POST', '/v2/sandboxes', { templateID: 'base' })).status === 201, 10000, 'the masters are back')
+  await c.node('delay start 700')
+  const pending = call('POST', '/v2/sandboxes', { templateID: 'base' })
+  await until(async () => await metric('cube_api_requests_in_flight') >= 1, 2000, 'in flight')
+  c.processes.get('api').kill('SIGTERM')
+  equal((await pending).status, 201, 'answered')
+  equal(await c.processes.get('api').ended, 0, 'exit status')
+})
+
+const left = await c.stop()
+await test('api: the wire tests leave no sanitizer report', async () => equal(left, [], 'left'))
