@@ -2,6 +2,7 @@
  * owner, never widened, and a file that exists is kept, so that a second run changes no key. */
 #include "cli/bootstrap.h"
 #include "cli/daemons.h"
+#include "lib/base/buf.h"
 #include "lib/base/cleanup.h"
 
 #include <errno.h>
@@ -151,35 +152,60 @@ static int make_redis(const struct settings *s, struct err *e)
     return write_once(path, text, UID_REDIS, UID_REDIS, 0600, true, e);
 }
 
+/* Another cluster on this host needs another service net: one of the /18s of the benchmark range, by its
+ * ports. */
+static void service_net(int port_base, char net[16], char dns[16])
+{
+    char prefix[16] = "169.254.64";
+    if (port_base != 3000)
+        snprintf(prefix, sizeof prefix, "198.%d.%d", 18 + port_base / 40 % 2, port_base / 10 % 4 * 64);
+    snprintf(net, 16, "%s.0", prefix);
+    snprintf(dns, 16, "%s.1", prefix);
+}
+
+static void section(struct buf *out, const char *name, int port, int admin, const char *state_dir, bool redis)
+{
+    buf_printf(out, "%s:\n", name);
+    if (port)
+        buf_printf(out, "  listen: 127.0.0.1:%d\n", port);
+    if (admin)
+        buf_printf(out, "  admin_listen: 127.0.0.1:%d\n", admin);
+    if (redis)
+        buf_printf(out, "  redis_user: %s\n  redis_password_file: %s/keys/redis-%s.pw\n", name, state_dir,
+                   name);
+}
+
 static int make_config(const struct settings *s, struct err *e)
 {
-    char path[300], redis[300], text[8192];
+    char path[300], net[16], dns[16];
     const char *st = s->state_dir;
     int b = s->port_base;
-    if (s->redis[0])
-        snprintf(redis, sizeof redis, "%s", s->redis);
+    bool own = !s->redis[0];
+    _cleanup_buf_ struct buf y = {0};
+    service_net(b, net, dns);
+    buf_printf(&y, "# made by `cube up`; every key can be overridden by CUBE_<SECTION>_<KEY>\n");
+    buf_printf(&y, "common:\n  state_dir: %s\n  run_dir: %s\n", st, s->run_dir);
+    if (own)
+        buf_printf(&y, "  redis: unix:%s/redis/redis.sock\n", s->run_dir);
     else
-        snprintf(redis, sizeof redis, "unix:%s/redis/redis.sock", s->run_dir);
-    snprintf(text, sizeof text,
-             "# made by `cube up`; every key can be overridden by CUBE_<SECTION>_<KEY>\n"
-             "common:\n  state_dir: %s\n  run_dir: %s\n  key_dir: %s/keys\n  redis: %s\n"
-             "api:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
-             "  redis_user: api\n  redis_password_file: %s/keys/redis-api.pw\n  admin_token_file: "
-             "%s/keys/admin_token\n"
-             "master:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n"
-             "  redis_user: master\n  redis_password_file: %s/keys/redis-master.pw\n"
-             "lifecycle:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
-             "  redis_user: lifecycle\n  redis_password_file: %s/keys/redis-lifecycle.pw\n"
-             "proxy:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n  "
-             "lifecycle: 127.0.0.1:%d\n"
-             "  redis_user: proxy\n  redis_password_file: %s/keys/redis-proxy.pw\n"
-             "node:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  master: 127.0.0.1:%d\n"
-             "  relay_address: 127.0.0.1:%d\n"
-             "relay:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n",
-             st, s->run_dir, st, redis, b, b + 100, b + 10, st, st, b + 10, b + 110, st, b + 30, b + 130,
-             b + 10, st, b + 20, b + 120, b, b + 30, st, b + 40, b + 140, b + 10, b + 41, b + 41, b + 141);
+        buf_printf(&y, "  redis: %s\n", s->redis);
+    section(&y, "api", b, b + 100, st, own);
+    buf_printf(&y, "  master: 127.0.0.1:%d\n  admin_token_file: %s/keys/admin_token\n", b + 10, st);
+    section(&y, "master", b + 10, b + 110, st, own);
+    section(&y, "lifecycle", b + 30, b + 130, st, own);
+    buf_printf(&y, "  master: 127.0.0.1:%d\n", b + 10);
+    section(&y, "proxy", b + 20, b + 120, st, own);
+    buf_printf(&y, "  api: 127.0.0.1:%d\n  lifecycle: 127.0.0.1:%d\n", b, b + 30);
+    section(&y, "node", b + 40, b + 140, st, false);
+    buf_printf(&y, "  master: 127.0.0.1:%d\n  relay_address: 127.0.0.1:%d\n  service_net: %s\n", b + 10,
+               b + 41, net);
+    section(&y, "relay", b + 41, b + 141, st, false);
+    section(&y, "jailer", 0, 0, st, false);
+    buf_printf(&y, "  dns_ip: %s\n", dns);
+    section(&y, "dns", 0, b + 144, st, false);
+    buf_printf(&y, "  slot_net: %s\n", net);
     snprintf(path, sizeof path, "%s/cube.yaml", st);
-    return write_once(path, text, 0, 0, 0644, true, e);
+    return write_once(path, buf_cstr(&y), 0, 0, 0644, true, e);
 }
 
 int bootstrap(const struct settings *s, struct err *e)
@@ -191,7 +217,8 @@ int bootstrap(const struct settings *s, struct err *e)
         make_dir(e, UID_REDIS, 0700, "%s/redis", st) < 0 ||
         make_dir(e, UID_MASTER, 0700, "%s/master", st) < 0 || make_dir(e, 0, 0755, "%s", run) < 0 ||
         make_dir(e, 0, 0755, "%s/pid", run) < 0 || make_dir(e, UID_REDIS, 0755, "%s/redis", run) < 0 ||
-        make_dir(e, UID_NODE, 0755, "%s/sb", run) < 0 || make_dir(e, UID_RELAY, 0750, "%s/relay", run) < 0)
+        make_dir(e, UID_NODE, 0711, "%s/warm", run) < 0 || make_dir(e, UID_NODE, 0755, "%s/sb", run) < 0 ||
+        make_dir(e, UID_RELAY, 0750, "%s/relay", run) < 0 || make_dir(e, UID_DNS, 0750, "%s/dns", run) < 0)
         return -1;
     if (make_secrets(s, e) < 0 || make_redis(s, e) < 0)
         return -1;

@@ -49,31 +49,41 @@ static int kill_sandboxes(struct settings *s)
     return killed;
 }
 
-static int sweep(const struct settings *s, struct err *e)
+static int run_program(const char *binary, char *const *argv, struct err *e)
 {
-    char binary[512], config[256];
-    const struct daemon_spec *d = daemon_table;
-    while (strcmp(d->name, "cube-jailer") != 0)
-        d++;
-    daemon_binary(d, binary, sizeof binary);
-    snprintf(config, sizeof config, "%s/cube.yaml", s->state_dir);
-    if (access(config, F_OK) < 0)
-        return 0;
     pid_t pid = fork();
     if (pid == 0) {
-        execl(binary, "cube-jailer", "--config", config, "--sweep", (char *)NULL);
+        execv(binary, argv);
         _exit(127);
     }
     int status = 0;
     if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return err_set(e, ERR_INTERNAL, "%s --sweep failed (status %d)", binary, status);
+        return err_set(e, ERR_INTERNAL, "%s failed (status %d)", binary, status);
     return 0;
+}
+
+/* The sandbox network first: its programs hold the TAPs' interfaces and the uplink. */
+static int sweep(const struct settings *s, struct err *e)
+{
+    char binary[512], config[256], pins[256];
+    const struct daemon_spec *d = daemon_table;
+    while (strcmp(d->name, "cube-jailer") != 0)
+        d++;
+    snprintf(config, sizeof config, "%s/cube.yaml", s->state_dir);
+    snprintf(pins, sizeof pins, "%s/bpf/vs", s->run_dir);
+    if (access(config, F_OK) < 0)
+        return 0;
+    snprintf(binary, sizeof binary, "%s/node/net/cube-vs", daemon_build_dir());
+    if (run_program(binary, (char *[]){"cube-vs", "--pins", pins, "remove", NULL}, e) < 0)
+        return -1;
+    daemon_binary(d, binary, sizeof binary);
+    return run_program(binary, (char *[]){"cube-jailer", "--config", config, "--sweep", NULL}, e);
 }
 
 static void remove_run_dir(const struct settings *s)
 {
     char path[300];
-    static const char *const dirs[] = {"pid", "redis", "sb", "vmm", "relay"};
+    static const char *const dirs[] = {"pid", "redis", "sb", "warm", "vmm", "relay", "dns", "bpf"};
     snprintf(path, sizeof path, "%s/redis/redis.sock", s->run_dir);
     unlink(path);
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {

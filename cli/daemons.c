@@ -23,10 +23,11 @@ const struct daemon_spec daemon_table[] = {
     {.name = "cube-node",
      .binary = "node/daemon/cube-node",
      .uid = UID_NODE,
-     .extra_group = UID_RELAY,
+     .extra_groups = {UID_RELAY, UID_DNS},
      .net_caps = true,
      .admin_port = 140},
     {.name = "cube-relay", .binary = "node/relay/cube-relay", .uid = UID_RELAY, .admin_port = 141},
+    {.name = "cube-dns", .binary = "node/dns/cube-dns", .uid = UID_DNS, .admin_port = 144},
     {.name = "cube-proxy", .binary = "proxy/cube-proxy", .uid = UID_PROXY, .admin_port = 120},
     {0},
 };
@@ -87,8 +88,8 @@ void daemon_drop_privileges(const struct daemon_spec *d)
 {
     if (d->uid == 0)
         return;
-    gid_t groups[1] = {d->extra_group};
-    if (prctl(PR_SET_KEEPCAPS, d->net_caps) < 0 || setgroups(d->extra_group ? 1 : 0, groups) < 0 ||
+    size_t groups = d->extra_groups[0] == 0 ? 0 : d->extra_groups[1] == 0 ? 1 : 2;
+    if (prctl(PR_SET_KEEPCAPS, d->net_caps) < 0 || setgroups(groups, d->extra_groups) < 0 ||
         setresgid(d->uid, d->uid, d->uid) < 0 || setresuid(d->uid, d->uid, d->uid) < 0) {
         log_error("becoming user %u for %s: %s", d->uid, d->name, strerror(errno));
         _exit(126);

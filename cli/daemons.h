@@ -8,6 +8,7 @@
 #define UID_MASTER 59001
 #define UID_NODE 59002
 #define UID_RELAY 59003
+#define UID_DNS 59005
 #define UID_API 59006
 #define UID_PROXY 59007
 #define UID_LIFECYCLE 59008
@@ -15,12 +16,12 @@
 
 /** One daemon. Ports are offsets to `port_base`. */
 struct daemon_spec {
-    const char *name;   /* "cube-api" */
-    const char *binary; /* below the build directory; NULL = found in PATH (redis-server) */
-    uid_t uid;          /* also the gid */
-    gid_t extra_group;  /* 0 = none */
-    bool net_caps;      /* keeps CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON */
-    int admin_port;     /* offset of the admin listener; 0 = none */
+    const char *name;      /* "cube-api" */
+    const char *binary;    /* below the build directory; NULL = found in PATH (redis-server) */
+    uid_t uid;             /* also the gid */
+    gid_t extra_groups[2]; /* 0 = none */
+    bool net_caps;         /* keeps CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON */
+    int admin_port;        /* offset of the admin listener; 0 = none */
 };
 
 /** In the order of starting; stopped in reverse. Ends with a NULL name. */

@@ -8,6 +8,7 @@
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
 #include "node/daemon/guest.h"
+#include "node/daemon/network.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/record.h"
 #include "node/daemon/sandbox.h"
@@ -72,6 +73,7 @@ static bool take_over(struct sandbox *sb, const Cube__Node__V1__Record *r, struc
         return false;
     sb->vm = vm;
     vm->owner = sb;
+    network_adopt(n, sb, vm);
     if (sb->state == SB_STATE(PAUSING)) {
         vm_set_frozen(vm, false, NULL); /* the pause was not finished: nothing of it was published */
         sb->state = SB_STATE(RUNNING);

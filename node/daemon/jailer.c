@@ -151,6 +151,22 @@ int jailer_spawn(struct jailer *j, const char *name, const Cube__Jailer__V1__Lim
     return 0;
 }
 
+int jailer_dns_sockets(struct jailer *j, int fds[2], struct err *e)
+{
+    Cube__Jailer__V1__DnsSockets op = CUBE__JAILER__V1__DNS_SOCKETS__INIT;
+    Cube__Jailer__V1__Request req = CUBE__JAILER__V1__REQUEST__INIT;
+    req.op_case = CUBE__JAILER__V1__REQUEST__OP_DNS_SOCKETS;
+    req.dns_sockets = &op;
+    struct peer_reply reply _cleanup_reply_ = {0};
+    if (call(j, &req, &reply, e) < 0)
+        return -1;
+    if (reply.fd_count < 2)
+        return err_set(e, ERR_INTERNAL, "the jailer passed no sockets for the name service");
+    fds[0] = fd_steal(&reply.fds[0]);
+    fds[1] = fd_steal(&reply.fds[1]);
+    return 0;
+}
+
 static int named(struct jailer *j, int op, const char *name, struct peer_reply *out, struct err *e)
 {
     Cube__Jailer__V1__Kill kill = CUBE__JAILER__V1__KILL__INIT;

@@ -28,6 +28,9 @@ int jailer_set_limits(struct jailer *j, const char *name, const Cube__Jailer__V1
 int jailer_make_tap(struct jailer *j, const char *name, int *fd, struct err *e);
 int jailer_drop_tap(struct jailer *j, const char *name, struct err *e); /* unknown is success */
 
+/** The name service's sockets, UDP and TCP; the caller's. */
+int jailer_dns_sockets(struct jailer *j, int fds[2], struct err *e);
+
 /** The list as the jailer gave it; released by peer_reply_free. */
 struct peer_reply;
 int jailer_list(struct jailer *j, struct peer_reply *out, const Cube__Jailer__V1__Listed **list, struct err *e);

@@ -8,6 +8,7 @@
 #include "node/daemon/deadline.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/master_link.h"
+#include "node/daemon/network.h"
 #include "node/daemon/node.h"
 #include "node/daemon/pool.h"
 #include "node/daemon/ready.h"
@@ -57,6 +58,7 @@ static void begin(void *arg)
     struct err e = {0};
     while (jailer_wait(n->jailer, 5000, &e) < 0 && !n->stopping)
         log_fail(&e, "waiting for the jailer");
+    network_start(n);
     adopt_all(n);
     n->ready = true;
     pool_new(n);

@@ -1,5 +1,6 @@
 /* Owns the gRPC methods of the node. Invariant: each command runs in its own fiber on its own copy of the request and ends its call
  * exactly once, also when the caller has gone: a command that was begun is finished. */
+#include "node/daemon/network.h"
 #include "node/daemon/service.h"
 
 #include "lib/base/clock.h"
@@ -183,7 +184,7 @@ static void run_update(struct command *c)
     }
     if (in->has_network)
         set_network(sb, in);
-    if (sandbox_save(sb, false, &e) < 0) {
+    if ((in->has_network && network_update(c->node, sb, &e) < 0) || sandbox_save(sb, false, &e) < 0) {
         rpc_fail(c->call, &e);
         return;
     }

@@ -8,6 +8,7 @@
 #include "node/daemon/capacity.h"
 #include "node/daemon/eventlog.h"
 #include "node/daemon/guest.h"
+#include "node/daemon/network.h"
 #include "node/daemon/ready.h"
 #include "node/daemon/sandbox.h"
 #include "node/daemon/stats.h"
@@ -214,7 +215,7 @@ static int bring_up(struct start *s, struct err *e)
         return -1;
     struct vm *vm = sb->vm;
     s->receipt->vmm_us = clock_mono_us() - began;
-    if (given_up(s, e) < 0 || identify(s, vm, e) < 0 || guest_subscribe(vm, e) < 0 || given_up(s, e) < 0 ||
+    if (given_up(s, e) < 0 || network_attach(s->node, sb, vm, e) < 0 || identify(s, vm, e) < 0 || guest_subscribe(vm, e) < 0 || given_up(s, e) < 0 ||
         vm_publish(vm, sb->id, sb->gen, s->req->ticket.data, e) < 0)
         return -1;
     snprintf(sb->source, sizeof sb->source, "%s", s->image.artifact);

@@ -9,6 +9,7 @@
 #include "lib/net/fiber.h"
 #include "node/daemon/guest.h"
 #include "node/daemon/jailer.h"
+#include "node/daemon/network.h"
 #include "node/daemon/pool.h"
 #include "node/daemon/sandbox.h"
 #include "node/daemon/vm_files.h"
@@ -125,6 +126,7 @@ void vm_destroy(struct vm *vm)
     peer_free(vm->guest);
     peer_free(vm->control);
     vm->guest = vm->control = NULL;
+    network_detach(vm);
     while (vm->users > 0) /* their calls fail now */
         fiber_sleep(1);
     struct err e = {0};

@@ -23,7 +23,7 @@ struct dns_asker {
 struct dns_config {
     char *listen, *admin_listen, *upstreams, *slot_net, *opened;
     char *run_dir;
-    int64_t rate, listen_fd, listen_tcp_fd;
+    int64_t rate;
 };
 
 extern struct dns_config dns_config;
@@ -36,6 +36,8 @@ int dns_resolver_open(struct loop *l, struct err *e);
 /** Sends an answer to the asker, cut to what it takes. */
 void dns_reply(const struct dns_asker *who, const uint8_t *p, size_t n, uint16_t udp_size);
 int dns_serve_open(struct loop *l, struct err *e);
+/** Serves on these sockets from now on; takes them over. */
+int dns_serve_sockets(int udp, int tcp, struct err *e);
 
 /** The node's side: whether answers for this sandbox must wait, and the report itself. `done` is called once.
  */

@@ -22,23 +22,19 @@ struct metric dns_failures = {
     .name = "cube_dns_failures_total", .help = "no answer from the resolvers", .kind = METRIC_COUNTER};
 
 static const struct config_key keys[] = {
-    {"listen", CONFIG_STR, offsetof(struct dns_config, listen), "169.254.1.1:53", 0, 0,
-     "address of the service pair"},
+    {"listen", CONFIG_STR, offsetof(struct dns_config, listen), "", 0, 0,
+     "address to bind; empty: cube-node passes the sockets that the jailer bound"},
     {"admin_listen", CONFIG_STR, offsetof(struct dns_config, admin_listen), "127.0.0.1:3144", 0, 0,
      "metrics and health"},
     {"upstreams", CONFIG_STR, offsetof(struct dns_config, upstreams), "", 0, 0,
      "resolvers, by comma; default: /etc/resolv.conf"},
-    {"slot_net", CONFIG_STR, offsetof(struct dns_config, slot_net), "169.254.128.0", 0, 0,
+    {"slot_net", CONFIG_STR, offsetof(struct dns_config, slot_net), "169.254.64.0", 0, 0,
      "sandbox slot n asks from this + n"},
     {"opened", CONFIG_STR, offsetof(struct dns_config, opened), "", 0, 0,
      "ranges the operator opened, by comma"},
     {"run_dir", CONFIG_STR, offsetof(struct dns_config, run_dir), NULL, 0, 0, "directory of sockets"},
     {"rate", CONFIG_INT, offsetof(struct dns_config, rate), "100", 1, 100000,
      "questions per second and sandbox"},
-    {"listen_fd", CONFIG_INT, offsetof(struct dns_config, listen_fd), "-1", -1, 1024,
-     "inherited UDP socket; -1 = bind"},
-    {"listen_tcp_fd", CONFIG_INT, offsetof(struct dns_config, listen_tcp_fd), "-1", -1, 1024,
-     "inherited TCP listener; -1 = bind"},
     {0},
 };
 

@@ -57,14 +57,52 @@ static void peer_end(void)
     memset(n.watched, 0, sizeof n.watched); /* the node says again what it wants */
 }
 
+/* One datagram with the descriptors that came with it; -1 where there are none. */
+static ssize_t receive(struct dns_report *r, int fds[2])
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control;
+    struct iovec iov = {r, sizeof *r};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
+                       .msg_controllen = sizeof control.bytes};
+    ssize_t len = recvmsg(n.peer, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = len >= 0 ? CMSG_FIRSTHDR(&m) : NULL;
+    fds[0] = fds[1] = -1;
+    if (c && c->cmsg_type == SCM_RIGHTS)
+        memcpy(fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
+    return len;
+}
+
+static void take_sockets(int fds[2])
+{
+    struct err e = {0};
+    if (dns_serve_sockets(fds[0], fds[1], &e) < 0)
+        log_fail(&e, "taking over the sockets");
+    else
+        log_info("serving on the sockets that cube-node passed");
+}
+
 static void on_peer(void *data)
 {
     struct dns_report r;
-    ssize_t len = recv(n.peer, &r, sizeof r, MSG_DONTWAIT);
+    int fds[2];
+    ssize_t len = receive(&r, fds);
     if (len < 0 && (errno == EAGAIN || errno == EINTR))
         return;
+    bool sockets = len == (ssize_t)sizeof r && r.op == DNS_SOCKETS && fds[0] >= 0 && fds[1] >= 0;
+    for (int i = 0; i < 2 && !sockets; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
     if (len != (ssize_t)sizeof r || r.version != DNS_REPORT_VERSION || r.slot >= DNS_SLOTS) {
         peer_end();
+        return;
+    }
+    if (sockets) {
+        take_sockets(fds);
         return;
     }
     uint8_t bit = (uint8_t)(1u << (r.slot % 8));

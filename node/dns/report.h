@@ -8,10 +8,11 @@
 #define DNS_REPORT_VERSION 1
 #define DNS_REPORT_ADDRESSES 32
 
-enum dns_report_op { DNS_WATCH = 1, DNS_UNWATCH = 2, DNS_OPENED = 3, DNS_ANSWERED = 4 };
+enum dns_report_op { DNS_WATCH = 1, DNS_UNWATCH = 2, DNS_OPENED = 3, DNS_ANSWERED = 4, DNS_SOCKETS = 5 };
 
 struct dns_report {
-    uint8_t version, op; /* WATCH, UNWATCH, OPENED from the node; ANSWERED from cube-dns */
+    uint8_t version, op; /* WATCH, UNWATCH, OPENED and SOCKETS (with two descriptors: UDP, TCP) from the node;
+                            ANSWERED from cube-dns */
     uint16_t n_addresses;
     uint32_t slot;
     uint64_t seq; /* of ANSWERED; repeated in OPENED */

@@ -159,10 +159,8 @@ void dns_reply(const struct dns_asker *who, const uint8_t *p, size_t n, uint16_t
     sendto(s.udp, p, n, MSG_DONTWAIT, (const struct sockaddr *)&who->from, sizeof who->from);
 }
 
-static int bind_socket(int type, int inherited, struct err *e)
+static int bind_socket(int type, struct err *e)
 {
-    if (inherited >= 0)
-        return inherited;
     struct sockaddr_storage a;
     socklen_t len;
     if (loop_address_parse(dns_config.listen, &a, &len, e) < 0)
@@ -175,6 +173,23 @@ static int bind_socket(int type, int inherited, struct err *e)
     return fd_steal(&fd);
 }
 
+int dns_serve_sockets(int udp, int tcp, struct err *e)
+{
+    static struct loop_watch *watches[2];
+    for (int i = 0; i < 2; i++)
+        if (watches[i])
+            loop_watch_free(watches[i]);
+    if (s.udp >= 0) {
+        close(s.udp);
+        close(s.tcp);
+    }
+    s.udp = udp;
+    s.tcp = tcp;
+    watches[0] = loop_watch_read(s.loop, udp, on_udp, NULL);
+    watches[1] = loop_watch_read(s.loop, tcp, on_accept, NULL);
+    return watches[0] && watches[1] ? 0 : err_set(e, ERR_INTERNAL, "watching the sockets of sandboxes");
+}
+
 int dns_serve_open(struct loop *l, struct err *e)
 {
     struct in_addr net;
@@ -182,11 +197,10 @@ int dns_serve_open(struct loop *l, struct err *e)
         return err_set(e, ERR_INVALID, "dns.slot_net '%s' is no IPv4 address", dns_config.slot_net);
     s.loop = l;
     s.net = ntohl(net.s_addr);
-    s.udp = bind_socket(SOCK_DGRAM, (int)dns_config.listen_fd, e);
-    s.tcp = s.udp < 0 ? -1 : bind_socket(SOCK_STREAM, (int)dns_config.listen_tcp_fd, e);
-    if (s.tcp < 0)
-        return -1;
-    if (!loop_watch_read(l, s.udp, on_udp, NULL) || !loop_watch_read(l, s.tcp, on_accept, NULL))
-        return err_set(e, ERR_INTERNAL, "watching the sockets of sandboxes");
-    return 0;
+    s.udp = s.tcp = -1;
+    if (!dns_config.listen[0])
+        return 0;
+    int udp = bind_socket(SOCK_DGRAM, e);
+    int tcp = udp < 0 ? -1 : bind_socket(SOCK_STREAM, e);
+    return tcp < 0 ? -1 : dns_serve_sockets(udp, tcp, e);
 }

@@ -19,6 +19,7 @@ struct options {
     char *vmm;     /* path of cube-vmm */
     char *cgroup;  /* name of our group below the one that we were started in */
     char *log_level;
+    char *dns_ip; /* the node's address on the service pair; bound before it exists */
     int64_t node_uid; /* who may talk to us */
     int64_t node_gid;
     int64_t vm_uid_base; /* VM in slot n runs as this + n, user and group */
@@ -94,6 +95,13 @@ void vm_socket_path(const struct options *o, const char *name, char out[108]);
 /* taps that we made, on disk: <run_dir>/jailer/tap/<name> */
 int tap_record(const struct options *o, const char *name, bool made, struct err *e);
 bool tap_recorded(const struct options *o, const char *name);
+
+/* host.c: what only root can give the sandbox network. */
+/** A BPF file system at <run_dir>/bpf that belongs to cube-node. */
+int host_bpf_mount(const struct options *o, struct err *e);
+void host_bpf_unmount(const struct options *o);
+/** Duplicates of the name service's sockets: fds[0] UDP, fds[1] listening TCP; made at first use and kept. */
+int host_dns_sockets(const struct options *o, int fds[2], struct err *e);
 
 /* serve.c */
 int serve(const struct options *o, struct err *e);

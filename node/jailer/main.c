@@ -28,6 +28,7 @@ static const struct config_key keys[] = {
     {"node_gid", CONFIG_INT, AT(node_gid), "59002", 0, 4000000000, "its group"},
     {"vm_uid_base", CONFIG_INT, AT(vm_uid_base), "59100", 1, 4000000000,
      "VM n runs as user and group vm_uid_base + n"},
+    {"dns_ip", CONFIG_STR, AT(dns_ip), "169.254.64.1", 0, 0, "where the sandboxes' name service listens, port 53"},
     {0}};
 
 static void usage(void)
@@ -123,6 +124,8 @@ int main(int argc, char **argv)
         log_init("cube-jailer", level);
     if (rc == 0)
         rc = find_vmm(&o, &e) < 0 || directories(&o, &e) < 0 || cgroup_setup(o.cgroup, &e) < 0 ? -1 : 0;
+    if (rc == 0 && !only_sweep && host_bpf_mount(&o, &e) < 0)
+        log_line(LOG_WARN, &(struct log_about){.err = &e}, "sandboxes will have no network");
     if (rc == 0 && only_sweep)
         rc = sweep(&o, &e);
     else if (rc == 0)

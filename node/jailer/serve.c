@@ -263,6 +263,9 @@ static int dispatch(struct server *s, struct client *c, const Request *q, struct
         return on_drop_tap(s, q->drop_tap->name, e);
     case CUBE__JAILER__V1__REQUEST__OP_FORGET:
         return on_forget(s, q->forget->name, e);
+    case CUBE__JAILER__V1__REQUEST__OP_DNS_SOCKETS:
+        a->nfds = 2;
+        return host_dns_sockets(s->o, a->fds, e);
     case CUBE__JAILER__V1__REQUEST__OP_SET_LIMITS: {
         struct limits l = limits_of(q->set_limits->limits);
         if (!vm_find(q->set_limits->name))
@@ -283,7 +286,7 @@ static void client_drop(struct client *c)
 static void client_read(struct server *s, struct client *c)
 {
     uint8_t data[REQUEST_MAX];
-    struct answer a = {.r = CUBE__JAILER__V1__REPLY__INIT};
+    struct answer a = {.r = CUBE__JAILER__V1__REPLY__INIT, .fds = {-1, -1}};
     struct err e = {0};
     /* No control buffer: descriptors that somebody sends are dropped by the kernel. */
     ssize_t n = recv(c->fd, data, sizeof data, MSG_DONTWAIT | MSG_TRUNC);

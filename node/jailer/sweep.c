@@ -51,6 +51,7 @@ int sweep(const struct options *o, struct err *e)
     if (taps_drop(o, e) < 0)
         return -1;
     cgroup_teardown();
+    host_bpf_unmount(o);
     unlink(o->socket);
     for (unsigned i = 0; i < sizeof dirs / sizeof dirs[0]; i++) {
         char path[256];

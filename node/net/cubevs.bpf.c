@@ -227,7 +227,7 @@ static __always_inline int world_icmp_error(struct __sk_buff *skb, const struct 
     __u32 inner = OFF_L4 + 8;
     if (bpf_skb_load_bytes(skb, inner, &quoted, sizeof quoted) < 0 || quoted.ip.version != 4 ||
         quoted.ip.ihl != 5 || quoted.ip.saddr != cfg->uplink_ip)
-        return TC_ACT_OK;
+        return TC_ACT_UNSPEC;
     struct vs_reverse_key rk = {.remote_ip = quoted.ip.daddr, .proto = quoted.ip.protocol};
     __u32 port_at = inner + sizeof(struct iphdr);
     if (quoted.ip.protocol == IPPROTO_ICMP) {
@@ -239,7 +239,7 @@ static __always_inline int world_icmp_error(struct __sk_buff *skb, const struct 
     }
     struct vs_reverse_value *r = bpf_map_lookup_elem(&vs_reverse, &rk);
     if (!r)
-        return TC_ACT_OK;
+        return TC_ACT_UNSPEC;
     __u32 tap = r->tap, guest = bpf_htonl(VS_GUEST_IP);
     __u16 guest_port = r->guest_port;
     struct vs_sandbox *sb = bpf_map_lookup_elem(&vs_sandboxes, &tap);
@@ -263,17 +263,17 @@ int from_world(struct __sk_buff *skb)
     struct packet p = {0};
     if (!cfg || skb->protocol != bpf_htons(ETH_P_IP) || packet_parse(skb, &p, false) ||
         p.dst != cfg->uplink_ip)
-        return TC_ACT_OK;
+        return TC_ACT_UNSPEC; /* not ours: another node on this host, or the host itself */
     if (p.proto == IPPROTO_ICMP && p.icmp_type != ICMP_ECHOREPLY) {
         bool error = p.icmp_type == ICMP_DEST_UNREACH || p.icmp_type == ICMP_TIME_EXCEEDED ||
                      p.icmp_type == ICMP_PARAMETERPROB;
-        return error ? world_icmp_error(skb, cfg, &p) : TC_ACT_OK;
+        return error ? world_icmp_error(skb, cfg, &p) : TC_ACT_UNSPEC;
     }
     struct vs_reverse_key rk = {
         .remote_ip = p.src, .remote_port = p.sport, .nat_port = p.dport, .proto = p.proto};
     struct vs_reverse_value *r = bpf_map_lookup_elem(&vs_reverse, &rk);
     if (!r)
-        return TC_ACT_OK;
+        return TC_ACT_UNSPEC;
     __u32 tap = r->tap;
     __u16 guest_port = r->guest_port;
     struct vs_forward_key fk = {

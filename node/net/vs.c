@@ -4,6 +4,7 @@
 #include "node/net/vs.h"
 #include "lib/base/cleanup.h"
 #include "node/net/cubevs.skel.h"
+#include "node/net/vs_host.h"
 #include "node/net/vs_internal.h"
 
 #include <arpa/inet.h>
@@ -16,14 +17,24 @@
 #include <sys/stat.h>
 
 #define TC_HANDLE 0xcb
-#define TC_PRIORITY 1
 
 static int quiet(enum libbpf_print_level level, const char *fmt, va_list ap)
 {
     return 0;
 }
 
-static int tc_attach(int ifindex, struct bpf_program *prog, const char *what, struct err *e)
+/* Several nodes may share an uplink (two on one host, in tests): each has a filter of its own, told apart by
+ * where its pins are. */
+static uint32_t tc_priority(const char *pin_dir)
+{
+    uint32_t h = 2166136261u; /* FNV-1a */
+    for (; *pin_dir; pin_dir++)
+        h = (h ^ (uint8_t)*pin_dir) * 16777619u;
+    return 1 + h % 0xfff0;
+}
+
+static int tc_attach(const char *pin_dir, int ifindex, struct bpf_program *prog, const char *what,
+                     struct err *e)
 {
     LIBBPF_OPTS(bpf_tc_hook, hook, .ifindex = ifindex, .attach_point = BPF_TC_INGRESS);
     int rc = bpf_tc_hook_create(&hook);
@@ -31,7 +42,7 @@ static int tc_attach(int ifindex, struct bpf_program *prog, const char *what, st
         errno = -rc;
         return err_sys(e, ERR_INTERNAL, "making the clsact hook of %s", what);
     }
-    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = TC_PRIORITY,
+    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = tc_priority(pin_dir),
                 .prog_fd = bpf_program__fd(prog), .flags = BPF_TC_F_REPLACE);
     rc = bpf_tc_attach(&hook, &opts);
     if (rc) {
@@ -41,10 +52,10 @@ static int tc_attach(int ifindex, struct bpf_program *prog, const char *what, st
     return 0;
 }
 
-static void tc_detach(int ifindex)
+static void tc_detach(const char *pin_dir, int ifindex)
 {
     LIBBPF_OPTS(bpf_tc_hook, hook, .ifindex = ifindex, .attach_point = BPF_TC_INGRESS);
-    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = TC_PRIORITY);
+    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = tc_priority(pin_dir));
     bpf_tc_detach(&hook, &opts);
 }
 
@@ -124,9 +135,9 @@ int vs_open(struct vs **out, const struct vs_options *o, struct err *e)
         return -1;
     }
     if (vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0 ||
-        tc_attach((int)c.uplink_ifindex, v->skel->progs.from_world, o->uplink, e) < 0 ||
+        tc_attach(v->pin_dir, (int)c.uplink_ifindex, v->skel->progs.from_world, o->uplink, e) < 0 ||
         (c.service_ifindex &&
-         tc_attach((int)c.service_ifindex, v->skel->progs.from_host, o->service_far, e) < 0)) {
+         tc_attach(v->pin_dir, (int)c.service_ifindex, v->skel->progs.from_host, o->service_far, e) < 0)) {
         vs_close(v);
         return -1;
     }
@@ -143,24 +154,36 @@ void vs_close(struct vs *v)
     free(v);
 }
 
-void vs_destroy(struct vs *v)
+static int open_pin(const char *pin_dir, const char *name)
 {
-    uint32_t tap, *previous = NULL;
-    while (bpf_map__get_next_key(v->skel->maps.vs_sandboxes, previous, &tap, sizeof tap) == 0) {
-        tc_detach((int)tap);
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", pin_dir, name);
+    return bpf_obj_get(path);
+}
+
+int vs_remove(const char *pin_dir, struct err *e)
+{
+    struct vs_config c = {0};
+    uint32_t zero = 0, tap, *previous = NULL;
+    char name[IF_NAMESIZE];
+    _cleanup_closedir_ DIR *d = opendir(pin_dir);
+    if (!d)
+        return errno == ENOENT ? 0 : err_sys(e, ERR_INTERNAL, "reading %s", pin_dir);
+    _cleanup_close_ int config = open_pin(pin_dir, "vs_config");
+    _cleanup_close_ int sandboxes = open_pin(pin_dir, "vs_sandboxes");
+    while (sandboxes >= 0 && bpf_map_get_next_key(sandboxes, previous, &tap) == 0) {
+        tc_detach(pin_dir, (int)tap);
         previous = &tap;
     }
-    tc_detach((int)v->config.uplink_ifindex);
-    if (v->config.service_ifindex)
-        tc_detach((int)v->config.service_ifindex);
-    struct bpf_map *map;
-    bpf_object__for_each_map(map, v->skel->obj)
-    {
-        if (bpf_map__is_pinned(map))
-            bpf_map__unpin(map, NULL);
+    if (config >= 0 && bpf_map_lookup_elem(config, &zero, &c) == 0) {
+        tc_detach(pin_dir, (int)c.uplink_ifindex);
+        if (c.service_ifindex && if_indextoname(c.service_ifindex, name) && vs_host_pair_remove(name, e) < 0)
+            return -1;
     }
-    rmdir(v->pin_dir);
-    vs_close(v);
+    for (struct dirent *x; (x = readdir(d));)
+        if (x->d_name[0] != '.' && unlinkat(dirfd(d), x->d_name, 0) < 0)
+            return err_sys(e, ERR_INTERNAL, "removing %s/%s", pin_dir, x->d_name);
+    return rmdir(pin_dir) < 0 ? err_sys(e, ERR_INTERNAL, "removing %s", pin_dir) : 0;
 }
 
 int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits,
@@ -184,7 +207,7 @@ int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs
         return err_sys(e, ERR_INTERNAL, "registering TAP %u", tap_ifindex);
     char what[32];
     snprintf(what, sizeof what, "TAP %u", tap_ifindex);
-    if (tc_attach((int)tap_ifindex, v->skel->progs.from_cube, what, e) < 0) {
+    if (tc_attach(v->pin_dir, (int)tap_ifindex, v->skel->progs.from_cube, what, e) < 0) {
         vs_detach(v, tap_ifindex, slot, NULL);
         return -1;
     }
@@ -193,7 +216,7 @@ int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs
 
 int vs_detach(struct vs *v, unsigned tap_ifindex, uint32_t slot, struct err *e)
 {
-    tc_detach((int)tap_ifindex);
+    tc_detach(v->pin_dir, (int)tap_ifindex);
     bpf_map__delete_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, 0);
     bpf_map__delete_elem(v->skel->maps.vs_slots, &slot, sizeof slot, 0);
     int rc = vs_sweep_tap(v, tap_ifindex, NULL, NULL, e);
@@ -207,4 +230,13 @@ int vs_program_fd(struct vs *v, const char *name)
 {
     struct bpf_program *p = bpf_object__find_program_by_name(v->skel->obj, name);
     return p ? bpf_program__fd(p) : -1;
+}
+
+uint32_t vs_slot(struct vs *v, unsigned tap_ifindex)
+{
+    struct vs_sandbox sb;
+    if (bpf_map__lookup_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, &sb, sizeof sb,
+                             0) < 0)
+        return 0;
+    return sb.slot;
 }

@@ -25,14 +25,18 @@ struct vs_options {
 int vs_open(struct vs **out, const struct vs_options *o, struct err *e);
 /** Forgets this process's handles. What runs in the kernel goes on. */
 void vs_close(struct vs *v);
-/** Detaches the programs and removes every pin: the end of CubeVS on this node. */
-void vs_destroy(struct vs *v);
+/** The end of CubeVS on this node, without a process that has it open: detaches every program, removes the
+ * service pair and every pin. Success when there is nothing. */
+int vs_remove(const char *pin_dir, struct err *e);
 
 struct vs_limits {
     uint32_t max_sessions;                     /* 0 = none */
     uint32_t max_new_per_s;                    /* new sessions per second; 0 = none */
     uint64_t up_bytes_per_s, down_bytes_per_s; /* 0 = none */
 };
+
+/** The slot of an attached TAP; 0 when it is not attached. */
+uint32_t vs_slot(struct vs *v, unsigned tap_ifindex);
 
 /** Lets the sandbox behind a TAP send. `slot` < 16384 is the caller's, unique among those attached. Policy is
  * set before, or all is allowed but the always-denied ranges. */

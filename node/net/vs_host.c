@@ -1,4 +1,5 @@
-/* Owns the host's side of the sandbox network, by rtnetlink. Invariant: everything is idempotent, so that a restart meets what a former process made. */
+/* Owns the host's side of the sandbox network, by rtnetlink. Invariant: everything is idempotent, so that a
+ * restart meets what a former process made. */
 #include "node/net/vs_host.h"
 #include "lib/base/cleanup.h"
 #include "node/net/vs_abi.h"
@@ -65,7 +66,9 @@ static int talk(struct request *r, int allowed, const char *what, struct err *e)
 
 static int make_pair(const char *near, const char *far, struct err *e)
 {
-    struct request r = {.h = {.nlmsg_len = NLMSG_HDRLEN, .nlmsg_type = RTM_NEWLINK, .nlmsg_flags = NLM_F_CREATE | NLM_F_EXCL}};
+    struct request r = {.h = {.nlmsg_len = NLMSG_HDRLEN,
+                              .nlmsg_type = RTM_NEWLINK,
+                              .nlmsg_flags = NLM_F_CREATE | NLM_F_EXCL}};
     struct ifinfomsg info = {.ifi_family = AF_UNSPEC};
     put(&r, &info, sizeof info);
     attr(&r, IFLA_IFNAME, near, strlen(near) + 1);
@@ -83,8 +86,13 @@ static int make_pair(const char *near, const char *far, struct err *e)
 
 static int add_address(const char *name, uint32_t ip, uint8_t bits, struct err *e)
 {
-    struct request r = {.h = {.nlmsg_len = NLMSG_HDRLEN, .nlmsg_type = RTM_NEWADDR, .nlmsg_flags = NLM_F_CREATE | NLM_F_REPLACE}};
-    struct ifaddrmsg m = {.ifa_family = AF_INET, .ifa_prefixlen = bits, .ifa_scope = RT_SCOPE_LINK, .ifa_index = if_nametoindex(name)};
+    struct request r = {.h = {.nlmsg_len = NLMSG_HDRLEN,
+                              .nlmsg_type = RTM_NEWADDR,
+                              .nlmsg_flags = NLM_F_CREATE | NLM_F_REPLACE}};
+    struct ifaddrmsg m = {.ifa_family = AF_INET,
+                          .ifa_prefixlen = bits,
+                          .ifa_scope = RT_SCOPE_LINK,
+                          .ifa_index = if_nametoindex(name)};
     put(&r, &m, sizeof m);
     attr(&r, IFA_LOCAL, &ip, 4);
     attr(&r, IFA_ADDRESS, &ip, 4);
@@ -99,7 +107,8 @@ static int write_sysctl(const char *path, const char *text, struct err *e)
     return 0;
 }
 
-/* Quiet: no IPv6, no ARP (every address of the net lies behind the far end), no reverse-path check of what CubeVS redirects here. */
+/* Quiet: no IPv6, no ARP (every address of the net lies behind the far end), no reverse-path check of what
+ * CubeVS redirects here. */
 static int bring_up(const char *name, struct err *e)
 {
     char path[100];
@@ -156,7 +165,8 @@ int vs_host_uplink(char out[16], struct err *e)
     unsigned long destination, mask;
     _cleanup_fclose_ FILE *f = fopen("/proc/net/route", "re");
     while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "%15s %lx %*x %*x %*d %*d %*d %lx", name, &destination, &mask) != 3 || destination || mask)
+        if (sscanf(line, "%15s %lx %*x %*x %*d %*d %*d %lx", name, &destination, &mask) != 3 || destination ||
+            mask)
             continue;
         strcpy(out, name);
         return 0;

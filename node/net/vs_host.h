@@ -1,17 +1,20 @@
-/* What CubeVS needs of the host's network: the pair to the node's own services, reserved ports, and the uplink's name. Needs CAP_NET_ADMIN. */
+/* What CubeVS needs of the host's network: the pair to the node's own services, reserved ports, and the
+ * uplink's name. Needs CAP_NET_ADMIN. */
 #pragma once
 
 #include "lib/base/err.h"
 
 #include <stdint.h>
 
-/** Makes the veth pair `near` and `far` when they are missing; gives `near` the address `ip`/`bits` (network order); no ARP, no IPv6, up. Idempotent. */
+/** Makes the veth pair `near` and `far` when they are missing; gives `near` the address `ip`/`bits` (network
+ * order); no ARP, no IPv6, up. Idempotent. */
 int vs_host_pair(const char *near, const char *far, uint32_t ip, uint8_t bits, struct err *e);
 
 /** Removes the pair; success when it is not there. */
 int vs_host_pair_remove(const char *near, struct err *e);
 
-/** Adds CubeVS's ports to ip_local_reserved_ports, so that no socket of the host takes one for itself. Idempotent. */
+/** Adds CubeVS's ports to ip_local_reserved_ports, so that no socket of the host takes one for itself.
+ * Idempotent. */
 int vs_host_reserve_ports(struct err *e);
 
 /** The interface of the IPv4 default route; `out` holds 16 bytes. */

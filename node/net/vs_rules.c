@@ -1,4 +1,5 @@
-/* Owns the reading of a sandbox's network rules. Invariant: what cannot be read is an error and never a wider policy. */
+/* Owns the reading of a sandbox's network rules. Invariant: what cannot be read is an error and never a wider
+ * policy. */
 #include "node/net/vs_rules.h"
 #include "node/net/vs_ranges.h"
 
@@ -18,7 +19,8 @@ static int add_name(struct vs_rules *r, const char *s, struct err *e)
 {
     size_t n = strlen(s);
     if (n == 0 || n > 253 || r->n_names == VS_RULES_NAMES_MAX)
-        return err_set(e, ERR_INVALID, "network.allowOut: '%.60s' is no name, or there are more than %d", s, VS_RULES_NAMES_MAX);
+        return err_set(e, ERR_INVALID, "network.allowOut: '%.60s' is no name, or there are more than %d", s,
+                       VS_RULES_NAMES_MAX);
     char **names = realloc(r->names, (r->n_names + 1) * sizeof *names);
     char *copy = strdup(s);
     if (names)
@@ -33,7 +35,8 @@ static int add_name(struct vs_rules *r, const char *s, struct err *e)
     return 0;
 }
 
-static int read_list(json_t *list, const char *what, struct vs_cidr **out, size_t *n, struct vs_rules *names, struct err *e)
+static int read_list(json_t *list, const char *what, struct vs_cidr **out, size_t *n, struct vs_rules *names,
+                     struct err *e)
 {
     size_t count = json_array_size(list), i;
     json_t *one;
@@ -44,7 +47,8 @@ static int read_list(json_t *list, const char *what, struct vs_cidr **out, size_
     *out = calloc(count + 1, sizeof **out); /* one more for "everything" */
     if (!*out)
         return err_set(e, ERR_INTERNAL, "out of memory");
-    json_array_foreach(list, i, one) {
+    json_array_foreach(list, i, one)
+    {
         const char *s = json_string_value(one);
         if (!s)
             return err_set(e, ERR_INVALID, "network.%s: entry %zu is no string", what, i);
@@ -63,7 +67,8 @@ static int read_list(json_t *list, const char *what, struct vs_cidr **out, size_
 int vs_rules_parse(const char *network_json, bool deny_internet, struct vs_rules *out, struct err *e)
 {
     *out = (struct vs_rules){0};
-    json_t *o = network_json && *network_json ? json_loads(network_json, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    json_t *o = network_json && *network_json ? json_loads(network_json, JSON_REJECT_DUPLICATES, NULL)
+                                              : json_object();
     int rc = json_is_object(o) ? 0 : err_set(e, ERR_INVALID, "the sandbox's network rules cannot be read");
     if (rc == 0)
         rc = read_list(json_object_get(o, "allowOut"), "allowOut", &out->allow, &out->n_allow, out, e);

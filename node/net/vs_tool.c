@@ -23,7 +23,8 @@ static int usage(int status)
            "    ranges [deny CIDR...] [open CIDR...]\n"
            "    sweep\n"
            "    read TAP SLOT\n"
-           "    destroy\n");
+           "    remove                                everything: programs, service pair, pins (needs no "
+           "--uplink)\n");
     return status;
 }
 
@@ -120,16 +121,13 @@ int main(int argc, char **argv)
             return usage(strcmp(argv[i], "--help") == 0 ? 0 : 2);
         }
     }
-    if (i >= argc || !o.pin_dir || !o.uplink)
+    bool remove = i < argc && strcmp(argv[i], "remove") == 0;
+    if (i >= argc || !o.pin_dir || (!o.uplink && !remove))
         return usage(2);
     struct err e = {0};
-    struct vs *v;
-    int rc = vs_open(&v, &o, &e);
-    if (rc == 0 && strcmp(argv[i], "destroy") == 0) {
-        vs_destroy(v);
-        return 0;
-    }
-    if (rc == 0)
+    struct vs *v = NULL;
+    int rc = remove ? vs_remove(o.pin_dir, &e) : vs_open(&v, &o, &e);
+    if (rc == 0 && !remove)
         rc = run(v, argc - i, argv + i, &e);
     if (rc < 0) {
         fprintf(stderr, "cube-vs: %s\n", e.msg);

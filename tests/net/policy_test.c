@@ -159,7 +159,11 @@ int main(int argc, char **argv)
         vs_sweep(v, NULL, NULL, NULL);
     }
     vs_detach(v, LO, SLOT, NULL);
-    vs_destroy(v);
+    vs_close(v);
+    char pins[80];
+    snprintf(pins, sizeof pins, "%s/bpf/vs", dir);
+    if (vs_remove(pins, &e) < 0)
+        wrong++;
     char path[80];
     snprintf(path, sizeof path, "%s/bpf", dir);
     umount(path);

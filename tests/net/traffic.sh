@@ -100,5 +100,6 @@ in_ns "$guest1" sh -c "curl -sS -m 60 http://93.184.216.34:81/big | sha256sum" >
 for _ in $(seq 8); do cvs load; sleep 0.2; done
 wait $download
 check "a download survives eight replacements of the programs" test "$(cat "$pins_root/sum")" = "$sum"
-cvs destroy
-check "destroy leaves no pin" test ! -e "$pins_root/bpf/vs"
+cvs remove
+check "remove leaves no pin" test ! -e "$pins_root/bpf/vs"
+check "nor the service pair" bash -c "! ip netns exec $node ip link show svc0 >/dev/null 2>\&1"

@@ -1,0 +1,205 @@
+/* Owns slots and rules of the sandboxes' network. Invariants: a slot belongs to one VM from attach to detach;
+ * rules are set before the VM's TAP may send; what CubeVS knows outlives this process and is found again by
+ * the TAP. */
+#include "node/daemon/network.h"
+#include "lib/base/clock.h"
+#include "lib/base/log.h"
+#include "node/daemon/jailer.h"
+#include "node/daemon/network_dns.h"
+#include "node/net/vs.h"
+#include "node/net/vs_host.h"
+#include "node/net/vs_rules.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS 16384
+#define SLOT_FIRST 16 /* the first addresses of the service net are the node's own */
+#define SERVICE_BITS 18
+#define SWEEP_MS 5000
+
+static struct {
+    struct node *node;
+    struct vs *vs;
+    char why[160];
+    struct vm *slots[SLOTS];
+    struct vs_rules rules[SLOTS];
+    uint32_t next;
+    struct loop_timer sweep;
+} net = {.why = "not started"};
+
+const char *network_state(void)
+{
+    return net.why;
+}
+
+static void on_sweep(struct loop_timer *t)
+{
+    struct err e = {0};
+    if (vs_sweep(net.vs, NULL, NULL, &e) < 0)
+        log_fail(&e, "sweeping network sessions");
+    loop_timer_start(net.node->loop, &net.sweep, SWEEP_MS);
+}
+
+static int find_uplink(struct node *n, char out[16], struct err *e)
+{
+    if (strcmp(n->cfg.uplink, "auto") == 0)
+        return vs_host_uplink(out, e);
+    snprintf(out, 16, "%s", n->cfg.uplink);
+    return 0;
+}
+
+/* The pair's names carry the node's prefix, so that two nodes on one host have one each. */
+static int open_network(struct node *n, struct err *e)
+{
+    char uplink[16], near[16], far[16], pins[256];
+    struct in_addr service;
+    if (inet_pton(AF_INET, n->cfg.service_net, &service) != 1 || (ntohl(service.s_addr) & (SLOTS - 1)))
+        return err_set(e, ERR_INVALID, "node.service_net %s is no /18 network", n->cfg.service_net);
+    snprintf(near, sizeof near, "%s-svc0", n->tap_prefix);
+    snprintf(far, sizeof far, "%s-svc1", n->tap_prefix);
+    snprintf(pins, sizeof pins, "%s/bpf/vs", n->cfg.run_dir);
+    uint32_t ip = htonl(ntohl(service.s_addr) + 1);
+    if (find_uplink(n, uplink, e) < 0 || vs_host_pair(near, far, ip, SERVICE_BITS, e) < 0 ||
+        vs_host_reserve_ports(e) < 0)
+        return -1;
+    struct vs_options o = {.pin_dir = pins,
+                           .uplink = uplink,
+                           .service_near = near,
+                           .service_far = far,
+                           .service_ip = ip,
+                           .service_net = ntohl(service.s_addr)};
+    if (vs_open(&net.vs, &o, e) < 0)
+        return -1;
+    struct vs_rules opened = {0};
+    char json[2048];
+    snprintf(json, sizeof json, "{\"allowOut\":[%s]}", n->cfg.opened_ranges);
+    if (vs_rules_parse(json, false, &opened, e) < 0)
+        return err_wrap(e, "node.opened_ranges");
+    int rc = vs_set_ranges(net.vs, NULL, 0, opened.allow, opened.n_allow, e);
+    vs_rules_free(&opened);
+    if (rc == 0)
+        log_info("sandboxes reach the world through %s", uplink);
+    return rc;
+}
+
+void network_start(struct node *n)
+{
+    struct err e = {0};
+    net.node = n;
+    net.next = SLOT_FIRST;
+    if (strcmp(n->cfg.uplink, "none") == 0) {
+        snprintf(net.why, sizeof net.why, "node.uplink is none");
+        return;
+    }
+    if (open_network(n, &e) < 0) {
+        snprintf(net.why, sizeof net.why, "%.150s", e.msg);
+        log_fail(&e, "sandboxes have no network");
+        vs_close(net.vs);
+        net.vs = NULL;
+        return;
+    }
+    net.why[0] = '\0';
+    net.sweep.fire = on_sweep;
+    loop_timer_start(n->loop, &net.sweep, SWEEP_MS);
+    network_dns_start(n);
+}
+
+static int take_slot(struct vm *vm, struct err *e)
+{
+    for (uint32_t i = 0; i < SLOTS - SLOT_FIRST; i++) {
+        uint32_t slot = net.next;
+        net.next = slot + 1 < SLOTS ? slot + 1 : SLOT_FIRST;
+        if (net.slots[slot])
+            continue;
+        net.slots[slot] = vm;
+        vm->net_slot = slot;
+        return 0;
+    }
+    return err_set(e, ERR_CAPACITY, "every network slot of this node is in use");
+}
+
+static int set_rules(uint32_t slot, const Cube__V1__SandboxSpec *spec, struct err *e)
+{
+    struct vs_rules r;
+    if (vs_rules_parse(spec->network_json, spec->deny_internet, &r, e) < 0)
+        return -1;
+    if (vs_set_policy(net.vs, slot, r.allow, r.n_allow, r.deny, r.n_deny, e) < 0) {
+        vs_rules_free(&r);
+        return -1;
+    }
+    vs_rules_free(&net.rules[slot]);
+    net.rules[slot] = r;
+    network_dns_watch(slot, r.n_names > 0);
+    return 0;
+}
+
+int network_attach(struct node *n, struct sandbox *sb, struct vm *vm, struct err *e)
+{
+    if (!net.vs || !vm->tap[0])
+        return 0; /* a TAP that nobody serves carries nothing: every rule holds */
+    if (vm->net_slot == 0 && take_slot(vm, e) < 0)
+        return -1;
+    struct vs_limits limits = {.max_sessions = (uint32_t)n->cfg.max_sessions,
+                               .max_new_per_s = (uint32_t)n->cfg.max_new_sessions,
+                               .up_bytes_per_s = (uint64_t)n->cfg.net_up_bytes,
+                               .down_bytes_per_s = (uint64_t)n->cfg.net_down_bytes};
+    if (set_rules(vm->net_slot, sb->spec, e) < 0 ||
+        vs_attach(net.vs, if_nametoindex(vm->tap), vm->net_slot, &limits, e) < 0) {
+        network_detach(vm);
+        return -1;
+    }
+    return 0;
+}
+
+int network_update(struct node *n, struct sandbox *sb, struct err *e)
+{
+    if (!net.vs || !sb->vm || sb->vm->net_slot == 0)
+        return 0;
+    return set_rules(sb->vm->net_slot, sb->spec, e);
+}
+
+void network_detach(struct vm *vm)
+{
+    uint32_t slot = vm->net_slot;
+    struct err e = {0};
+    if (slot == 0 || !net.vs)
+        return;
+    network_dns_watch(slot, false);
+    if (vs_detach(net.vs, if_nametoindex(vm->tap), slot, &e) < 0)
+        log_fail(&e, "taking %s off the network", vm->tap);
+    vs_rules_free(&net.rules[slot]);
+    net.slots[slot] = NULL;
+    vm->net_slot = 0;
+}
+
+void network_adopt(struct node *n, struct sandbox *sb, struct vm *vm)
+{
+    struct err e = {0};
+    uint32_t slot = net.vs && vm->tap[0] ? vs_slot(net.vs, if_nametoindex(vm->tap)) : 0;
+    if (slot == 0 || slot >= SLOTS || net.slots[slot])
+        return;
+    net.slots[slot] = vm;
+    vm->net_slot = slot;
+    if (set_rules(slot, sb->spec, &e) < 0)
+        log_fail(&e, "repeating the network rules of %s; the old ones stand", sb->id);
+}
+
+bool network_read(struct vm *vm, struct vs_totals *out)
+{
+    return net.vs && vm->net_slot && vs_read(net.vs, if_nametoindex(vm->tap), vm->net_slot, out, NULL) == 0;
+}
+
+void network_name_answered(uint32_t slot, const char *name, const uint32_t *addresses, size_t n,
+                           uint32_t ttl_s)
+{
+    struct err e = {0};
+    if (slot >= SLOTS || !net.slots[slot] || !vs_rules_allows_name(&net.rules[slot], name))
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (vs_allow_name(net.vs, slot, addresses[i], ttl_s, &e) < 0)
+            log_fail(&e, "opening an address of %s", name);
+}

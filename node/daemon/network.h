@@ -1,0 +1,29 @@
+/* The sandboxes' network as cube-node runs it: CubeVS loaded and kept, a slot per VM, the sandbox's rules,
+ * and the conversation with the name service. */
+#pragma once
+
+#include "node/daemon/sandbox.h"
+
+/** Starts it, in a fiber, after the jailer is connected. With node.uplink "none", or on a host that cannot,
+ * sandboxes have no network and `why` of network_state says so. */
+void network_start(struct node *n);
+
+/** Lets the sandbox's VM send by its rules. Without a network: success, unless the sandbox asks for rules
+ * that would then not hold for what it reaches. */
+int network_attach(struct node *n, struct sandbox *sb, struct vm *vm, struct err *e);
+
+/** Applies changed rules of a running sandbox at once. */
+int network_update(struct node *n, struct sandbox *sb, struct err *e);
+
+/** Ends the VM's sessions and forgets it; before its TAP goes. */
+void network_detach(struct vm *vm);
+
+/** After a restart of the daemon: finds the slot of an adopted VM again and repeats its rules. */
+void network_adopt(struct node *n, struct sandbox *sb, struct vm *vm);
+
+struct vs_totals;
+/** Counters of a VM; false when it has no network. */
+bool network_read(struct vm *vm, struct vs_totals *out);
+
+/** "" when there is a network, else why not. */
+const char *network_state(void);
