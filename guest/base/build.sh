@@ -1,5 +1,5 @@
 #!/bin/bash
-# guest/base/build.sh [OUT.ext4] — the root file system of the template `base`.
+# guest/base/build.sh [--with LIST] [OUT.ext4] — the root file system of the template `base`.
 #
 # Debian packages (packages.txt) become an ext4 image without mounting anything. The result is cached as
 # ${CUBE_CACHE:-/var/cache/cube}/base/<hash>/root.ext4, where the hash covers the package list, these scripts and
@@ -7,6 +7,7 @@
 # time. Prints the path of the image (OUT.ext4 if given) as the last line on stdout; progress goes to stderr.
 # Packages come from the Debian sources that apt on this machine is configured with.
 #
+# --with LIST adds the packages of another file (the kernel tests' programs).
 # CUBE_BASE_SIZE: size of the (sparse) file system, default 4G.
 set -euo pipefail
 umask 022
@@ -20,12 +21,17 @@ export SOURCE_DATE_EPOCH=1767225600 # every time stamp newer than this one becom
 say() { echo "base: $*" >&2; }
 die() { say "$*"; exit 1; }
 
+lists=("$here/packages.txt")
+if [ "${1:-}" = --with ] && [ -f "${2:-}" ]; then
+    lists+=("$2")
+    shift 2
+fi
 case ${1:-} in
 -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; exit 0 ;;
 -*) die "unknown option $1 (see --help)" ;;
 esac
 
-hash=$({ cat "$here/packages.txt" "$here/customize.sh" "$here/build.sh"; echo "$suite $size"; } | sha256sum | cut -c1-32)
+hash=$({ cat "${lists[@]}" "$here/customize.sh" "$here/build.sh"; echo "$suite $size"; } | sha256sum | cut -c1-32)
 image=$cache/$hash/root.ext4
 
 # Copies the image to OUT, keeping holes (and sharing extents where the file system can).
@@ -68,7 +74,7 @@ if [ ! -s "$work/sources.list" ]; then
 fi
 [ -s "$work/sources.list" ] || die "apt on this machine knows no Debian $suite source"
 
-packages=$(sed 's/#.*//' "$here/packages.txt" | xargs | tr ' ' ,)
+packages=$(cat "${lists[@]}" | sed 's/#.*//' | xargs | tr ' ' ,)
 # apt's own cleaning at the end is skipped: it emptied the lists of the build machine (mmdebstrap 1.3.5 as root);
 # customize.sh removes what it would have removed.
 say "building $hash from $(wc -l <"$work/sources.list") sources"

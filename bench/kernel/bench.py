@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""`cube bench kernel`: what a guest costs on this host.
+
+  bench.py [--vmm PATH] [--kernel PATH] [--root IMAGE] [--tools IMAGE] [--vcpus N] [--idle N] [--json]
+
+boot: from the start of cube-vmm to the first answer of the guest's PID 1 over vsock. syscall, page-fault, fork-exec, pipe,
+switch: measured in the guest by tests/kernel/guest/measure.c. idle-cpu-50-vms: processor time of 50 idle clones of one snapshot,
+restored side by side, over ten seconds, in per cent of one core. Prints the JSON object of contracts/internal.md §12.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "kernel"))
+import vm  # noqa: E402
+
+BOOTS = 10
+
+
+def percentiles(metric, unit, samples):
+    s = sorted(samples)
+    return {"metric": metric, "unit": unit, "n": len(s), "p50": round(s[len(s) // 2], 3),
+            "p99": round(s[min(len(s) - 1, len(s) * 99 // 100)], 3), "max": round(s[-1], 3)}
+
+
+def cpu_seconds(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def boots(options, disks, dir):
+    samples = []
+    for n in range(BOOTS):
+        start = time.monotonic()
+        with vm.Vm(options.vmm, os.path.join(dir, "boot%d" % n), options.memory, options.vcpus) as guest:
+            guest.boot(options.kernel, disks)
+            guest.check("true")
+            samples.append((time.monotonic() - start) * 1000)
+    return percentiles("boot", "ms", samples)
+
+
+def inside(options, disks, dir):
+    """The operations measured in the guest, and a snapshot of it at rest."""
+    results = []
+    with vm.Vm(options.vmm, os.path.join(dir, "vm"), options.memory, options.vcpus) as guest:
+        guest.boot(options.kernel, disks)
+        for line in guest.check("measure", 120).splitlines():
+            name, unit, p50, p99, top, n = line.split()
+            results.append({"metric": name, "unit": "µs" if unit == "us" else unit, "n": int(n), "p50": float(p50), "p99": float(p99),
+                            "max": float(top)})
+        guest.snapshot(os.path.join(dir, "snap"))
+    return results
+
+
+def idle(options, disks, dir):
+    guests = []
+    try:
+        for n in range(options.idle):
+            guest = vm.Vm(options.vmm, os.path.join(dir, "idle%d" % n), options.memory, options.vcpus)
+            guests.append(guest)
+            guest.restore(os.path.join(dir, "snap"), disks)
+        for guest in guests:
+            guest.check("true")
+        time.sleep(3)
+        before, start = sum(cpu_seconds(g.process.pid) for g in guests), time.monotonic()
+        time.sleep(10)
+        used = sum(cpu_seconds(g.process.pid) for g in guests) - before
+        percent = used / (time.monotonic() - start) * 100
+        return percentiles("idle-cpu-%d-vms" % options.idle, "%", [percent])
+    finally:
+        for guest in guests:
+            guest.kill()
+
+
+def script(path, *arguments):
+    out = subprocess.run([os.path.join(ROOT, path), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return out.strip().splitlines()[-1]
+
+
+def main():
+    build = os.environ.get("CUBE_BUILD_DIR", os.path.join(ROOT, "build"))
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--vmm", default=os.path.join(build, "node/vmm/cube-vmm"))
+    p.add_argument("--tools", default=os.path.join(build, "tests/kernel/kernel-tools.erofs"))
+    p.add_argument("--kernel")
+    p.add_argument("--root")
+    p.add_argument("--vcpus", type=int, default=1)
+    p.add_argument("--memory", type=int, default=256, help="MiB")
+    p.add_argument("--idle", type=int, default=50, help="idle VMs")
+    p.add_argument("--json", action="store_true", help="the default; accepted for `cube bench`")
+    options = p.parse_args()
+    options.kernel = options.kernel or script("guest/kernel/build.sh")
+    options.root = options.root or script("guest/base/build.sh")
+    disks = [(options.root, False), (options.tools, True)]
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="cube-bench-kernel-") as dir:
+        results = [boots(options, disks, dir)]
+        results += inside(options, disks, dir)
+        if options.idle:
+            results.append(idle(options, disks, dir))
+        with vm.Vm(options.vmm, os.path.join(dir, "kind"), options.memory, options.vcpus) as guest:
+            kind = guest.kind()
+    print(json.dumps({"name": "kernel", "environment": {"cores": os.cpu_count(), "kernel": os.uname().release, "kvm": kind, "load": load,
+                                                         "vcpus": options.vcpus},
+                      "busy": load > os.cpu_count() / 2, "results": results}, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""The kernel tests: boots a guest under cube-vmm and runs the programs of tests/kernel/guest in it.
+
+  run.py --vmm PATH --kernel PATH --root IMAGE --tools IMAGE [--vcpus 1,2] [--only NAME,...] [--soak SECONDS] [--seed N]
+
+Prints PASS, FAIL or SKIP per program and ends with 0 when nothing failed. With --soak: mixed load in the guest, snapshots at
+random moments, each restored in a new process (the old one is killed) and compared; prints a summary.
+"""
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import vm  # noqa: E402
+
+PROBES = [("registers", "registers 3 100"), ("registers-20us", "registers 2 20"), ("faults", "faults"), ("debugger", "debugger"),
+          ("state", "state 3"), ("clocks", "clocks"), ("memory", "memory 3"), ("security-probe", "probe")]
+LATE = 1.0  # seconds: an answer after a restore that takes longer is reported
+
+failed = 0
+
+
+def report(name, status, output, seconds):
+    global failed
+    last = (output.strip().splitlines() or [""])[-1][:200]
+    if status == 0:
+        print("PASS %s (%.1f s) %s" % (name, seconds, last), flush=True)
+    elif status == 77:
+        print("SKIP %s: %s" % (name, last), flush=True)
+    else:
+        failed += 1
+        print("FAIL %s: status %s: %s" % (name, status, output.strip()[-1500:].replace("\n", " | ")), flush=True)
+
+
+def attempt(name, guest, command, timeout=120):
+    start = time.monotonic()
+    try:
+        status, output = guest.run(command, timeout)
+    except (vm.VmError, OSError) as e:
+        status, output = -1, str(e)
+    report(name, status, output, time.monotonic() - start)
+    return status != -1
+
+
+def booted(options, dir, vcpus):
+    guest = vm.Vm(options.vmm, dir, options.memory, vcpus)
+    try:
+        guest.boot(options.kernel, [(options.root, False), (options.tools, True)], vm.AGENT_CMDLINE + options.cmdline)
+        guest.check("true", 60)
+    except Exception:
+        print(guest.console()[-3000:])
+        guest.kill()
+        raise
+    return guest
+
+
+def snapshot_cycle(options, guest, dir):
+    """Snapshot under load, the process killed, restored twice from the same files: both continue and agree."""
+    guest.check("(while :; do sha256sum /usr/bin/python3 | cut -c1-64; done >/run/sums 2>&1 & python3 -c 'import time\nn=0\nwhile 1: n+=1; "
+                "open(\"/run/n\",\"w\").write(str(n)); time.sleep(0.01)' & disown -a) </dev/null >/dev/null 2>&1")
+    time.sleep(1)
+    snap = os.path.join(dir, "snap")
+    before = guest.check("cat /proc/sys/kernel/random/boot_id; echo kept >/var/tmp/kept; sync")
+    guest.snapshot(snap)
+    guest.kill()
+    for n in range(2):
+        clone = vm.Vm(options.vmm, os.path.join(dir, "clone%d" % n), options.memory, guest.vcpus)
+        with clone:
+            clone.restore(snap, [(options.root, False), (options.tools, True)])
+            if clone.check("cat /proc/sys/kernel/random/boot_id; cat /var/tmp/kept") != before + "kept\n":
+                return 1, "the clone has another state"
+            first = int(clone.check("cat /run/n") or 0)
+            clone.check("for i in $(seq 100); do [ \"$(cat /run/n)\" != %d ] && exit 0; sleep 0.1; done; exit 1" % first)
+            if clone.check("sort -u /run/sums | grep -c ^................................................................$").strip() != "1":
+                return 1, "checksums differ: " + clone.check("sort /run/sums | uniq -c | tail -3")
+    return 0, ""
+
+
+def tests(options):
+    for vcpus in options.vcpus:
+        label = "%dcpu" % vcpus
+        with tempfile.TemporaryDirectory(prefix="K-kernel-") as dir:
+            start = time.monotonic()
+            try:
+                guest = booted(options, os.path.join(dir, "vm"), vcpus)
+            except (vm.VmError, OSError) as e:
+                report("%s/boot" % label, -1, str(e), 0)
+                continue
+            with guest:
+                report("%s/boot" % label, 0, guest.check("uname -r"), time.monotonic() - start)
+                report("%s/cpus" % label, int(guest.check("nproc")) != vcpus, "nproc " + guest.check("nproc"), 0)
+                programs = guest.check("bash /tools/bin/programs.sh --list").split()
+                everything = PROBES + [(p, "bash /tools/bin/programs.sh " + p) for p in programs]
+                for name, command in everything:
+                    if options.only and name not in options.only:
+                        continue
+                    if not attempt("%s/%s" % (label, name), guest, command, options.limit):
+                        print(guest.console()[-3000:])
+                        guest.kill()
+                        guest = booted(options, os.path.join(dir, "vm-after-" + name), vcpus)
+                if not options.only or "snapshot" in options.only:
+                    start = time.monotonic()
+                    try:
+                        status, why = snapshot_cycle(options, guest, dir)
+                    except (vm.VmError, OSError, ValueError) as e:
+                        status, why = -1, str(e)
+                    report("%s/snapshot" % label, status, why, time.monotonic() - start)
+                guest.kill()
+
+
+def soak(options):
+    chance = random.Random(options.seed)
+    answers, late, cycles = [], [], 0
+    with tempfile.TemporaryDirectory(prefix="K-soak-") as dir:
+        guest = booted(options, os.path.join(dir, "vm0"), options.vcpus[0])
+        guest.check("bash /tools/bin/load.sh </dev/null >/dev/null 2>&1")
+        end = time.monotonic() + options.soak
+        try:
+            while time.monotonic() < end:
+                time.sleep(chance.uniform(0.2, 6))
+                out = guest.check("seq 1 300000 | tee /dev/stderr 2>&1 | tail -1", 120)
+                if not out.startswith("1\n2\n3\n") or len(out) < 1900000:
+                    raise vm.VmError("the stream over vsock is damaged")
+                snap = os.path.join(dir, "snap")
+                vm.remove(snap)
+                guest.snapshot(snap)
+                guest.kill()
+                cycles += 1
+                old = guest.dir
+                guest = vm.Vm(options.vmm, os.path.join(dir, "vm%d" % cycles), options.memory, options.vcpus[0])
+                start = time.monotonic()
+                guest.restore(snap, [(options.root, False), (options.tools, True)])
+                rounds, errors = guest.check("bash /tools/bin/load.sh --status", 120).split()
+                took = time.monotonic() - start
+                answers.append(took)
+                if took > LATE:
+                    late.append("cycle %d: %.2f s" % (cycles, took))
+                if errors != "0":
+                    raise vm.VmError("errors in the guest: " + guest.check("cat /run/errors"))
+                vm.remove(old)
+            report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore p50 %.3f s, max %.3f s; late: %s"
+                   % (cycles, rounds, sorted(answers)[len(answers) // 2], max(answers), "; ".join(late) or "none"), options.soak)
+        except (vm.VmError, OSError) as e:
+            report("soak", -1, "cycle %d: %s" % (cycles, e), 0)
+            print(guest.console()[-3000:])
+        finally:
+            guest.kill()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("vmm", "kernel", "root", "tools"):
+        p.add_argument("--" + name, required=True)
+    p.add_argument("--vcpus", default="1", type=lambda s: [int(n) for n in s.split(",")])
+    p.add_argument("--memory", default=768, type=int, help="MiB")
+    p.add_argument("--cmdline", default="", type=lambda s: " " + s if s else "")
+    p.add_argument("--only", default="", type=lambda s: s.split(",") if s else [])
+    p.add_argument("--limit", default=180, type=int, help="seconds per program")
+    p.add_argument("--soak", default=0, type=int, help="seconds")
+    p.add_argument("--seed", default=None, type=int)
+    options = p.parse_args()
+    (soak if options.soak else tests)(options)
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

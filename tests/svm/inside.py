@@ -1,0 +1,98 @@
+"""Runs in the emulated machine of tests/svm/run.sh: cube-vmm on kvm_amd, with one and two vCPUs."""
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import time
+
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, here)
+import vm  # noqa: E402
+
+VMM, KERNEL = os.path.join(here, "cube-vmm"), os.path.join(here, "vmlinux")
+DISKS = [(os.path.join(here, "inner.ext4"), False), (os.path.join(here, "kernel-tools.erofs"), True)]
+failed = 0
+
+
+def report(name, ok, detail=""):
+    global failed
+    failed += not ok
+    print("%s svm/%s%s" % ("PASS" if ok else "FAIL", name, (": " if not ok else " ") + str(detail)[-1500:].replace("\n", " | ")), flush=True)
+
+
+def tap(name):
+    """A TAP device with an address on the outer side, or None where there is no tun driver."""
+    try:
+        f = open("/dev/net/tun", "r+b", buffering=0)
+    except OSError:
+        return None
+    flags = 0x0002 | 0x1000 | 0x4000  # IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
+    fcntl.ioctl(f, 0x400454CA, struct.pack("16sH22x", name.encode(), flags))
+    fcntl.ioctl(f, 0x400454D8, struct.pack("i", 12))  # TUNSETVNETHDRSZ
+    subprocess.run("ip addr add 10.7.0.1/24 dev %s && ip link set %s up" % (name, name), shell=True, check=True)
+    return f
+
+
+def devices(guest):
+    guest.check("dd if=/dev/zero of=/var/tmp/f bs=64k count=64 2>/dev/null; sync; echo 3 >/proc/sys/vm/drop_caches")
+    sums = guest.check("sha256sum /var/tmp/f")
+    report("blk", sums.startswith("bb9f8df61474d25e71fa00722318cd387396ca1736605e1248821cc0de3d3af8"), sums)
+    report("tools-disk", guest.check("ls /tools/bin").split().count("probe") == 1)
+    rng = guest.check("cat /sys/class/misc/hw_random/rng_current; head -c 16 /dev/hwrng | wc -c")
+    report("rng", rng.split() == ["virtio_rng.0", "16"], rng)
+    drivers = guest.check("for d in /sys/bus/virtio/devices/*; do basename $(readlink $d/driver); done").split()
+    report("drivers", {"virtio_blk", "vmw_vsock_virtio_transport", "virtio_rng", "virtio_balloon"} <= set(drivers), drivers)
+    out = guest.check("seq 1 100000", 60)
+    report("vsock", out == "".join("%d\n" % n for n in range(1, 100001)), len(out))
+
+
+def network(guest):
+    out = guest.run("ip addr add 10.7.0.2/24 dev eth0 && ip link set eth0 up && ping -c 2 -W 10 10.7.0.1", 60)
+    report("net", out[0] == 0 and "0% packet loss" in out[1], out)
+
+
+def main():
+    for vcpus in (1, 2):
+        label = "%dcpu" % vcpus
+        start = time.monotonic()
+        net = tap("tap%d" % vcpus) if vcpus == 1 else None
+        guest = vm.Vm(VMM, "/run/vm%d" % vcpus, 128, vcpus)
+        with guest:
+            if vcpus == 1:
+                report("kind", guest.kind() == "hardware", guest.kind())
+            guest.boot(KERNEL, DISKS, net=net)
+            uname = guest.check("uname -r; nproc", 100)
+            report(label + "/boot", uname.split()[1] == str(vcpus), "%s in %.1f s" % (uname.split(), time.monotonic() - start))
+            if vcpus == 1:
+                devices(guest)
+                if net:
+                    network(guest)
+            guest.check("(n=0; while :; do n=$((n + 1)); echo $n >/run/n; sleep 0.05; done) </dev/null >/dev/null 2>&1 & echo kept >/var/tmp/kept; sync")
+            time.sleep(0.5)
+            boot_id = guest.check("cat /proc/sys/kernel/random/boot_id")
+            snap = "/run/snap%d" % vcpus
+            guest.snapshot(snap)
+            guest.kill()
+        for n in range(3 if vcpus == 1 else 1):
+            with vm.Vm(VMM, "/run/vm%d-clone%d" % (vcpus, n), 128, vcpus) as clone:
+                start = time.monotonic()
+                clone.restore(snap, DISKS, net=net)
+                same = clone.check("cat /proc/sys/kernel/random/boot_id") == boot_id and clone.check("cat /var/tmp/kept") == "kept\n"
+                first = clone.check("cat /run/n")
+                moved = clone.run("for i in 1 2 3 4 5 6 7 8 9 10; do [ $(cat /run/n) != %s ] && exit 0; sleep 0.2; done; exit 1" % first.strip())[0] == 0
+                report("%s/restore-%d" % (label, n), same and moved, "answered in %.2f s" % (time.monotonic() - start))
+        vm.remove(snap)
+    print("svm: all done", flush=True)
+
+
+try:
+    main()
+except Exception as e:  # the outer machine must always come to its end
+    report("run", False, "%s: %s" % (type(e).__name__, e))
+    for name in sorted(os.listdir("/run")):
+        for log in ("console", "vmm.log"):
+            path = os.path.join("/run", name, log)
+            if os.path.exists(path):
+                print(path, open(path, errors="replace").read()[-1500:])
+    print("svm: all done", flush=True)
