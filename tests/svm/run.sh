@@ -58,24 +58,31 @@ tree=$work/inner
 mkdir -p "$tree"/{bin,proc,sys,dev,run,tmp,var/tmp,tools,etc}
 cp /bin/busybox "$tree/bin/busybox"
 for applet in $(/bin/busybox --list); do [ "$applet" = busybox ] || ln -sf busybox "$tree/bin/$applet"; done
-mke2fs -q -t ext4 -d "$tree" -L inner "$work/inner.ext4" 64M
+mke2fs -q -t ext4 -d "$tree" -L inner "$work/inner.ext4" 64M >&2
 
 # The initial RAM disk of the outer machine: modules, cube-vmm and what it runs.
 ram=$work/ram
 mkdir -p "$ram"/{bin,proc,sys,dev,root,modules,test}
 cp /bin/busybox "$ram/bin/busybox"
-for module in virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk irqbypass kvm kvm-amd tun; do
-    cp "$outer/$module.ko" "$ram/modules/" 2>/dev/null || true # built in where it is missing
-done
+# A module with what it depends on before it, as its .modinfo says; what is not there is built in.
+add_module() {
+    local name=$1 file dep
+    file=$outer/$name.ko
+    [ -f "$file" ] || file=$outer/${name//_/-}.ko
+    [ -f "$file" ] && ! grep -qx "$(basename "$file")" "$ram/modules/order" || return 0
+    for dep in $(tr '\0' '\n' <"$file" | sed -n 's/^depends=//p' | tr , ' '); do add_module "$dep"; done
+    cp "$file" "$ram/modules/"
+    basename "$file" >>"$ram/modules/order"
+}
+: >"$ram/modules/order"
+for module in virtio_pci virtio_blk kvm_amd tun; do add_module $module; done
 cp "$vmm" "$kernel" "$tools" "$work/inner.ext4" "$root/tests/kernel/vm.py" "$root/tests/svm/inside.py" "$ram/test/"
 cat >"$ram/init" <<'I'
 #!/bin/busybox sh
 export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
-for m in virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk irqbypass kvm kvm-amd tun; do
-    [ ! -f /modules/$m.ko ] || insmod /modules/$m.ko
-done
+while read -r m; do insmod "/modules/$m"; done </modules/order
 mount -t ext4 /dev/vda /root || echo "FAIL svm/outer: no root disk"
 for d in proc sys dev; do mount -o bind /$d /root/$d; done
 mount -t tmpfs tmpfs /root/run; mount -t tmpfs tmpfs /root/tmp
