@@ -232,7 +232,8 @@ static void head_make(struct download *d)
               extra, gzip ? -1 : (int64_t)d->left);
     if (gzip) {
         d->z_on = deflateInit2(&d->z, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK;
-        d->progress = d->z_on ? GOING : BROKEN;
+        d->progress = d->z_on && lseek(d->fd, 0, SEEK_SET) == 0 ? GOING : BROKEN;
+        d->left = 0;
         return;
     }
     if (content.len) {

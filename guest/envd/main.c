@@ -126,17 +126,21 @@ static int cgroup_open(const char *child)
 
 static int listen_all(void)
 {
+    int port = (int)options.port;
     if (!options.n_listen) {
-        if (server_listen_tcp("127.0.0.1", (uint16_t)options.port) < 0)
+        if ((port = server_listen_tcp("127.0.0.1", (uint16_t)port)) < 0)
             return -1;
-        if (server_listen_tcp("::1", (uint16_t)options.port) < 0 && errno != EADDRNOTAVAIL &&
-            errno != EAFNOSUPPORT)
+        if (server_listen_tcp("::1", (uint16_t)port) < 0 && errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)
             return -1;
     }
     for (int i = 0; i < options.n_listen; i++)
-        if (server_listen_tcp(options.listen[i], (uint16_t)options.port) < 0)
+        if ((port = server_listen_tcp(options.listen[i], (uint16_t)port)) < 0)
             return -1;
-    return options.vsock ? server_listen_vsock((uint32_t)options.port) : 0;
+    if (!options.port) {
+        printf("%d\n", port);
+        fflush(stdout);
+    }
+    return options.vsock ? server_listen_vsock((uint32_t)port) : 0;
 }
 
 static void on_signal(void *owner, uint32_t events)

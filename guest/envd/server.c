@@ -241,8 +241,13 @@ int server_listen_tcp(const char *address, uint16_t port)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (!v4)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-    return v4 ? listen_on(fd, (struct sockaddr *)&a4, sizeof(a4))
-              : listen_on(fd, (struct sockaddr *)&a6, sizeof(a6));
+    if ((v4 ? listen_on(fd, (struct sockaddr *)&a4, sizeof(a4)) : listen_on(fd, (struct sockaddr *)&a6, sizeof(a6))) < 0)
+        return -1;
+    struct sockaddr_storage bound;
+    socklen_t n = sizeof(bound);
+    if (getsockname(fd, (struct sockaddr *)&bound, &n) < 0)
+        return -1;
+    return ntohs(v4 ? ((struct sockaddr_in *)&bound)->sin_port : ((struct sockaddr_in6 *)&bound)->sin6_port);
 }
 
 int server_listen_vsock(uint32_t port)

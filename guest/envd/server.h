@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-/** Listens on `address` ("127.0.0.1", "::1", …); returns 0 or -1 with errno. */
+/** Listens on `address` ("127.0.0.1", "::1", …), port 0 = a free one; returns the port or -1 with errno. */
 int server_listen_tcp(const char *address, uint16_t port);
 
 /** Listens on AF_VSOCK, any context. */
