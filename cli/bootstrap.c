@@ -84,7 +84,6 @@ static const struct {
     {"seed", "", 32, UID_MASTER, UID_MASTER, 0600},
     {"api_key", "e2b_", 20, 0, 0, 0600},
     {"redis-master.pw", "", 32, UID_MASTER, UID_MASTER, 0600},
-    {"redis-api.pw", "", 32, UID_API, UID_API, 0600},
     {"redis-lifecycle.pw", "", 32, UID_LIFECYCLE, UID_LIFECYCLE, 0600},
     {"redis-proxy.pw", "", 32, UID_PROXY, UID_PROXY, 0600},
 };
@@ -119,14 +118,13 @@ static const struct {
     const char *user;
     const char *rules;
 } acl[] = {
-    {"master", "~{c0}:* +@all -@admin -@dangerous +info +keys"},
-    {"api", "%R~{c0}:svc:* ~{c0}:svc:api:* ~{c0}:rl:* +@read +@write +@connection +@scripting -@dangerous"},
+    {"master", "~{c0}:* +@all -@admin -@dangerous +info"},
     {"lifecycle",
      "%R~{c0}:dl:* %R~{c0}:sb:* %R~{c0}:svc:* %R~{c0}:ev %R~{c0}:act:* %R~{c0}:meta ~{c0}:claim:* "
-     "~{c0}:svc:lifecycle:* +@read +@write +@connection +@scripting +@blocking -@dangerous"},
-    {"proxy", "%R~{c0}:rt:* %R~{c0}:ev %R~{c0}:svc:* %R~{c0}:meta ~{c0}:svc:proxy:* +@read +@write "
-              "+@connection +@scripting "
-              "+@blocking -@dangerous"},
+     "~{c0}:svc:lifecycle ~{c0}:svc:lifecycle:* "
+     "+@read +@write +@connection +@scripting +@blocking -@dangerous"},
+    {"proxy", "%R~{c0}:rt:* %R~{c0}:ev %R~{c0}:svc:* %R~{c0}:meta ~{c0}:svc:proxy ~{c0}:svc:proxy:* "
+              "+@read +@write +@connection +@scripting +@blocking -@dangerous"},
 };
 
 static int make_redis(const struct settings *s, struct err *e)
@@ -189,19 +187,23 @@ static int make_config(const struct settings *s, struct err *e)
         buf_printf(&y, "  redis: unix:%s/redis/redis.sock\n", s->run_dir);
     else
         buf_printf(&y, "  redis: %s\n", s->redis);
-    section(&y, "api", b, b + 100, st, own);
+    section(&y, "api", b, b + 100, st, false);
     buf_printf(&y, "  master: 127.0.0.1:%d\n  admin_token_file: %s/keys/admin_token\n", b + 10, st);
     section(&y, "master", b + 10, b + 110, st, own);
+    buf_printf(&y, "  journal: %s/master/catalog.journal\n", st);
     section(&y, "lifecycle", b + 30, b + 130, st, own);
     buf_printf(&y, "  master: 127.0.0.1:%d\n", b + 10);
     section(&y, "proxy", b + 20, b + 120, st, own);
-    buf_printf(&y, "  api: 127.0.0.1:%d\n  lifecycle: 127.0.0.1:%d\n", b, b + 30);
+    buf_printf(&y, "  tls_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n  lifecycle: 127.0.0.1:%d\n", b + 21, b,
+               b + 30);
     section(&y, "node", b + 40, b + 140, st, false);
     buf_printf(&y, "  master: 127.0.0.1:%d\n  relay_address: 127.0.0.1:%d\n  service_net: %s\n", b + 10,
                b + 41, net);
     section(&y, "relay", b + 41, b + 141, st, false);
     section(&y, "jailer", 0, 0, st, false);
     buf_printf(&y, "  dns_ip: %s\n", dns);
+    if (b != 3000)
+        buf_printf(&y, "  cgroup: cube-%d\n", b);
     section(&y, "dns", 0, b + 144, st, false);
     buf_printf(&y, "  slot_net: %s\n", net);
     snprintf(path, sizeof path, "%s/cube.yaml", st);
@@ -218,7 +220,8 @@ int bootstrap(const struct settings *s, struct err *e)
         make_dir(e, UID_MASTER, 0700, "%s/master", st) < 0 || make_dir(e, 0, 0755, "%s", run) < 0 ||
         make_dir(e, 0, 0755, "%s/pid", run) < 0 || make_dir(e, UID_REDIS, 0755, "%s/redis", run) < 0 ||
         make_dir(e, UID_NODE, 0711, "%s/warm", run) < 0 || make_dir(e, UID_NODE, 0755, "%s/sb", run) < 0 ||
-        make_dir(e, UID_RELAY, 0750, "%s/relay", run) < 0 || make_dir(e, UID_DNS, 0750, "%s/dns", run) < 0)
+        make_dir(e, UID_RELAY, 0750, "%s/relay", run) < 0 || make_dir(e, UID_DNS, 0750, "%s/dns", run) < 0 ||
+        make_dir(e, UID_PROXY, 0750, "%s/proxy", run) < 0 || make_dir(e, UID_PROXY, 0755, "%s/tls", st) < 0)
         return -1;
     if (make_secrets(s, e) < 0 || make_redis(s, e) < 0)
         return -1;

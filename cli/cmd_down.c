@@ -80,14 +80,17 @@ static int sweep(const struct settings *s, struct err *e)
     return run_program(binary, (char *[]){"cube-jailer", "--config", config, "--sweep", NULL}, e);
 }
 
+/* Directories below <run> hold only sockets and pid files of ours by now. */
 static void remove_run_dir(const struct settings *s)
 {
-    char path[300];
-    static const char *const dirs[] = {"pid", "redis", "sb", "warm", "vmm", "relay", "dns", "bpf"};
-    snprintf(path, sizeof path, "%s/redis/redis.sock", s->run_dir);
-    unlink(path);
+    static const char *const dirs[] = {"pid", "redis", "relay", "dns", "proxy", "sb", "warm", "vmm", "bpf"};
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+        char path[300];
         snprintf(path, sizeof path, "%s/%s", s->run_dir, dirs[i]);
+        _cleanup_closedir_ DIR *d = opendir(path);
+        for (struct dirent *x; d && (x = readdir(d));)
+            if (x->d_type == DT_SOCK || x->d_type == DT_REG)
+                unlinkat(dirfd(d), x->d_name, 0);
         rmdir(path);
     }
     rmdir(s->run_dir);

@@ -52,15 +52,16 @@ static int find_uplink(struct node *n, char out[16], struct err *e)
     return 0;
 }
 
-/* The pair's names carry the node's prefix, so that two nodes on one host have one each. */
+/* The pair's names hold the node's prefix, so that two nodes on one host have one each, behind a letter that
+ * no TAP's begins with. */
 static int open_network(struct node *n, struct err *e)
 {
     char uplink[16], near[16], far[16], pins[256];
     struct in_addr service;
     if (inet_pton(AF_INET, n->cfg.service_net, &service) != 1 || (ntohl(service.s_addr) & (SLOTS - 1)))
         return err_set(e, ERR_INVALID, "node.service_net %s is no /18 network", n->cfg.service_net);
-    snprintf(near, sizeof near, "%s-svc0", n->tap_prefix);
-    snprintf(far, sizeof far, "%s-svc1", n->tap_prefix);
+    snprintf(near, sizeof near, "s%s0", n->tap_prefix);
+    snprintf(far, sizeof far, "s%s1", n->tap_prefix);
     snprintf(pins, sizeof pins, "%s/bpf/vs", n->cfg.run_dir);
     uint32_t ip = htonl(ntohl(service.s_addr) + 1);
     if (find_uplink(n, uplink, e) < 0 || vs_host_pair(near, far, ip, SERVICE_BITS, e) < 0 ||

@@ -1,24 +1,34 @@
 // kill -9 of each daemon in turn (proof c): the sandbox answers again and its VM process is the same one.
-import { readFileSync, readdirSync, existsSync } from 'node:fs'
+import { readFileSync, existsSync } from 'node:fs'
 import { Sandbox } from 'e2b'
 import { equal, ok, test, until } from './check.mjs'
 
 const run = process.env.CUBE_RUN_DIR
 
-function vmProcesses() {
-  const found = []
-  for (const pid of readdirSync('/proc')) {
-    if (!/^\d+$/.test(pid)) continue
-    try {
-      const comm = readFileSync(`/proc/${pid}/comm`, 'utf8').trim()
-      if (comm !== 'cube-vmm') continue
-      const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
-      found.push(`${pid}@${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]}`)
-    } catch {
-      // ended meanwhile
+// The VM process of a sandbox as the node's record names it (proto/node.proto, Record: 9 vm_pid, 10 vm_start_time), with the start time that
+// the kernel shows for that pid now; throws when it is another process.
+function vmProcess(id) {
+  const record = readFileSync(`${process.env.CUBE_STATE_DIR}/sandboxes/${id}/record`)
+  const fields = {}
+  let at = 0
+  const varint = () => {
+    let value = 0n
+    for (let shift = 0n; ; shift += 7n) {
+      const byte = record[at++]
+      value |= BigInt(byte & 0x7f) << shift
+      if (!(byte & 0x80)) return value
     }
   }
-  return found.sort()
+  while (at < record.length) {
+    const tag = Number(varint())
+    if ((tag & 7) === 0) fields[tag >> 3] = varint()
+    else if ((tag & 7) === 2) at += Number(varint())
+    else throw new Error(`record of ${id}: wire type ${tag & 7}`)
+  }
+  const stat = readFileSync(`/proc/${fields[9]}/stat`, 'utf8')
+  const start = stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]
+  ok(stat.includes('(cube-vmm)') && start === String(fields[10]), `pid ${fields[9]} is another process: ${stat.slice(0, 60)}`)
+  return `${fields[9]}@${start}`
 }
 
 function pidOf(name) {
@@ -29,7 +39,7 @@ function pidOf(name) {
 const sandbox = await Sandbox.create('base', { timeoutMs: 600_000 })
 await sandbox.files.write('marker', 'still here')
 const bootId = (await sandbox.commands.run('cat /proc/sys/kernel/random/boot_id')).stdout
-const before = vmProcesses()
+const before = vmProcess(sandbox.sandboxId)
 
 for (const name of ['cube-api', 'cube-master', 'cube-proxy', 'cube-lifecycle', 'cube-relay', 'cube-node', 'cube-jailer']) {
   await test(`chaos: kill -9 ${name}; the sandbox answers again from the same VM`, async () => {
@@ -53,7 +63,7 @@ for (const name of ['cube-api', 'cube-master', 'cube-proxy', 'cube-lifecycle', '
       }
     }, 20_000, 'the API knows it')
     equal(info.state, 'running', 'state')
-    for (const vm of before) ok(vmProcesses().includes(vm), `VM process ${vm} is gone; now ${vmProcesses()}`)
+    equal(vmProcess(sandbox.sandboxId), before, 'VM process')
   })
 }
 
