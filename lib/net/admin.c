@@ -15,6 +15,8 @@ struct admin {
     struct loop *loop;
     bool (*ready)(char why[128], void *data);
     void *data;
+    struct loop_listener *listener;
+    struct admin *next;
 };
 
 struct request {
@@ -127,6 +129,9 @@ static void on_accepted(h2o_socket_t *sock, void *data)
     h2o_socket_read_start(sock, on_read);
 }
 
+/* They live as long as the process; the list says so to a leak checker. */
+static struct admin *listeners;
+
 int admin_listen(struct loop *l, const char *address, bool (*ready)(char why[128], void *data), void *data,
                  struct err *e)
 {
@@ -141,7 +146,12 @@ int admin_listen(struct loop *l, const char *address, bool (*ready)(char why[128
         return err_set(e, ERR_INTERNAL, "listening on %s: out of memory", address);
     *a = (struct admin){.loop = l, .ready = ready, .data = data};
     struct loop_listener *ln = loop_listen(l, address, false, false, on_accepted, a, e);
-    if (!ln)
+    if (!ln) {
         free(a);
-    return ln ? loop_listener_port(ln) : -1;
+        return -1;
+    }
+    a->listener = ln;
+    a->next = listeners;
+    listeners = a;
+    return loop_listener_port(ln);
 }

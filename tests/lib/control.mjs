@@ -10,16 +10,19 @@ import { fileURLToPath } from 'node:url'
 const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const build = process.env.CUBE_BUILD_DIR ?? join(root, 'build')
 
+// Below the ephemeral range, so that no outgoing connection and no other listener on port 0 takes one meanwhile.
 async function freePorts(n) {
-  const servers = []
-  for (let i = 0; i < n; i++) {
+  const ports = new Set()
+  while (ports.size < n) {
+    const port = 15000 + Math.floor(Math.random() * 17000)
     const s = createServer()
-    await new Promise((resolve) => s.listen(0, '127.0.0.1', resolve))
-    servers.push(s)
+    const free = await new Promise((resolve) => s.once('error', () => resolve(false)).listen(port, '127.0.0.1', () => resolve(true)))
+    if (free) {
+      await new Promise((resolve) => s.close(resolve))
+      ports.add(port)
+    }
   }
-  const ports = servers.map((s) => s.address().port)
-  await Promise.all(servers.map((s) => new Promise((resolve) => s.close(resolve))))
-  return ports
+  return [...ports]
 }
 
 async function until(condition, ms, what) {
