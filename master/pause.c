@@ -339,7 +339,7 @@ int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, cons
         int rc = -1;
         switch (out->state) {
         case STATE_RUNNING:
-            if (req->must_be_paused) {
+            if (req->must_be_paused && !*resumed) {
                 err_set(e, ERR_CONFLICT, "sandbox %s is already running", out->id);
                 break;
             }

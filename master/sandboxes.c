@@ -36,12 +36,18 @@ static void reply_record(struct request *r, struct record *rec)
 
 static void serve_create(struct request *r)
 {
+    Cube__Master__V1__CreateRequest *q = (Cube__Master__V1__CreateRequest *)r->in;
     struct record rec;
     struct err e = {0};
-    if (op_create(r->m, (Cube__Master__V1__CreateRequest *)r->in, r->trace, &rec, &e) < 0)
+    bool repeatable = q->idempotency_key && *q->idempotency_key;
+    if (op_create(r->m, q, r->trace, &rec, &e) < 0) {
         request_fail(r, &e);
-    else
-        reply_record(r, &rec);
+        return;
+    }
+    /* Nobody was told of it and nobody can ask for it again: it would only run until its timeout. */
+    if (!r->call && !repeatable && op_kill(r->m, rec.id, rec.spec->team_id, 0, "the client left before the answer", r->trace, &e) < 0)
+        log_line(LOG_WARN, &(struct log_about){.sandbox = rec.id, .err = &e}, "ending a sandbox whose client left");
+    reply_record(r, &rec);
 }
 
 static void serve_get(struct request *r)
