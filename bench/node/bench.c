@@ -252,6 +252,7 @@ static void node_pause_bench(void)
 static void run(void *arg)
 {
     struct err e = {0};
+    fiber_sleep(0); /* until the loop runs: a stop before that would be lost */
     if (node_client_open(&b.client, b.client.loop, b.address, b.key_dir, &e) < 0 ||
         (b.ready_address && node_client_open(&b.ready, b.client.loop, b.ready_address, b.key_dir, &e) < 0))
         die("connecting", &e);

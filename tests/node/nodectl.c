@@ -173,6 +173,7 @@ static void run_fiber(void *arg)
 {
     struct command *c = arg;
     struct err e = {0};
+    fiber_sleep(0); /* until the loop runs: a stop before that would be lost */
     c->status = node_client_open(&c->client, c->client.loop, c->address, c->key_dir, &e) < 0 ? fail(&e) : run(c);
     loop_stop(c->client.loop);
 }
