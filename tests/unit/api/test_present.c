@@ -254,8 +254,28 @@ static void the_create_schema_is_complete(void **state)
     json_decref(j);
 }
 
-int main(void)
+/* docs/api.md, given as the program's argument, lists every call. */
+static const char *document_path;
+
+static void every_call_is_documented(void **state)
 {
+    FILE *f = fopen(document_path, "re");
+    assert_non_null(f);
+    static char text[1 << 18];
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    for (int i = 0; i < ROUTE_COUNT; i++) {
+        char call[160];
+        snprintf(call, sizeof call, "| `%s %s` |", route_method_name(routes[i].method), routes[i].pattern);
+        if (!strstr(text, call))
+            print_error("docs/api.md lacks %s\n", call);
+        assert_non_null(strstr(text, call));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    document_path = argc > 1 ? argv[1] : "docs/api.md";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sandbox_has_what_the_sdks_need),
         cmocka_unit_test(tokens_are_shown_only_when_due),
@@ -265,6 +285,7 @@ int main(void)
         cmocka_unit_test(errors_have_the_status_as_a_number),
         cmocka_unit_test(the_document_is_the_table),
         cmocka_unit_test(the_create_schema_is_complete),
+        cmocka_unit_test(every_call_is_documented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
