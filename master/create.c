@@ -26,6 +26,7 @@ struct placement {
     size_t excluded_n;
     struct record rec;  /* what is committed; state NONE before the first commit */
     int attempts, refusals;
+    bool refreshed; /* the fleet was read anew before giving up */
     struct err last;    /* why the last candidate was not it */
     char lacking[24];   /* the resource that the last full node lacked */
     char idem[320], idem_value[96];
@@ -215,13 +216,29 @@ static int no_room(struct placement *p, const uint32_t rejected[SCHED_REASONS], 
     return -1;
 }
 
+/* Another master may have changed the fleet within the last poll: nobody is refused on an old view. */
+static int look_again(struct placement *p, struct err *e)
+{
+    struct fleet *f = p->m->fleet;
+    if (p->excluded) {
+        p->refreshed = true;
+        fleet_refresh(f);
+    }
+    bool *grown = realloc(p->excluded, (f->n + 1) * sizeof *grown);
+    if (!grown)
+        return err_set(e, ERR_UNAVAILABLE, "placing a sandbox: out of memory");
+    for (size_t i = p->excluded_n; i < f->n; i++)
+        grown[i] = false;
+    p->excluded = grown;
+    p->excluded_n = f->n;
+    return 0;
+}
+
 static int place(struct placement *p, struct err *e)
 {
     struct fleet *f = p->m->fleet;
-    p->excluded_n = f->n;
-    p->excluded = calloc(f->n + 1, sizeof *p->excluded);
-    if (!p->excluded)
-        return err_set(e, ERR_UNAVAILABLE, "placing a sandbox: out of memory");
+    if (look_again(p, e) < 0)
+        return -1;
     struct sched_policy policy = fleet_policy(p->m);
     for (;;) {
         struct sched_choice choices[CANDIDATES];
@@ -229,6 +246,11 @@ static int place(struct placement *p, struct err *e)
         uint64_t random;
         random_bytes(&random, sizeof random);
         size_t n = sched_pick(f->sched, p->excluded_n, &p->ask, &policy, p->excluded, random, choices, CANDIDATES, rejected);
+        if (n == 0 && !p->attempts && !p->refreshed) {
+            if (look_again(p, e) < 0)
+                return -1;
+            continue;
+        }
         if (n == 0 || p->attempts >= ATTEMPTS_MAX || p->refusals >= REFUSALS_MAX)
             return no_room(p, rejected, e);
         for (size_t i = 0; i < n; i++) {
@@ -344,6 +366,10 @@ int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char
     *out = (struct record){0};
     if (m->cell == CELL_REDIS_AWAY)
         return err_set(e, ERR_UNAVAILABLE, "the control plane cannot reach its Redis; nothing was created");
+    if (m->cell == CELL_RECOVERING) {
+        err_set(e, ERR_UNAVAILABLE, "the control plane is recovering its records after a loss of data; nothing was created");
+        return err_remedy(e, "try again in a few seconds");
+    }
     if (spec_check(&p, req, e) < 0)
         return -1;
     if (*req->idempotency_key) {

@@ -41,6 +41,11 @@ static void node_fill(struct node *n, const struct sched_node *s, Cube__Master__
     out->templates = names + 1;
 }
 
+static int by_id(const void *a, const void *b)
+{
+    return strcmp((*(Cube__Master__V1__Node *const *)a)->node_id, (*(Cube__Master__V1__Node *const *)b)->node_id);
+}
+
 static void serve_nodes(struct request *r)
 {
     struct fleet *f = r->m->fleet;
@@ -61,6 +66,7 @@ static void serve_nodes(struct request *r)
         names[i][0] = text;
         ptrs[i] = &nodes[i];
     }
+    qsort(ptrs, n, sizeof *ptrs, by_id);
     reply.nodes = ptrs;
     reply.n_nodes = n;
     request_reply(r, &reply.base);
