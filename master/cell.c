@@ -7,6 +7,7 @@
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
 #include "master/fleet.h"
+#include "master/stats.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -195,6 +196,7 @@ static void announce_fiber(void *arg)
     struct master *m = arg;
     struct meta meta = {0};
     struct err e = {0};
+    stats_cell(m->cell);
     if (redis_connected(m->redis) && announce(m, &e) == 0 && !opening && meta_call(m, "look", &meta, &e) == 0 &&
         (m->cell != CELL_READY || strcmp(meta.state, "ready") != 0 || meta.epoch_ms != m->epoch_ms)) {
         m->cell = CELL_RECOVERING;

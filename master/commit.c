@@ -3,6 +3,7 @@
 #include "master/commit.h"
 
 #include "lib/base/ids.h"
+#include "master/stats.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -267,5 +268,6 @@ enum commit_outcome commit_run(struct commit *c, struct commit_result *out, stru
     *out = (struct commit_result){.outcome = COMMIT_FAILED};
     if (db_eval(c->m, &script_commit, &c->args, commit_parse, out, e) < 0)
         out->outcome = COMMIT_FAILED;
+    stats_commit(out->outcome);
     return out->outcome;
 }

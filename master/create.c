@@ -2,9 +2,11 @@
  * record is committed (`creating`, with an owner) before any node hears of the sandbox, and each attempt on another node
  * has a larger generation, so that whatever an earlier attempt left behind can never be taken for the sandbox. */
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
 #include "master/ops.h"
+#include "master/stats.h"
 #include "proto/node.pb-c.h"
 
 #include <inttypes.h>
@@ -107,9 +109,11 @@ static int node_start(struct placement *p, Cube__Node__V1__StartReply **reply, s
     req.default_user = p->tpl->default_user;
     req.default_workdir = p->tpl->default_workdir;
     ProtobufCMessage *msg = NULL;
+    int64_t begin = clock_mono_us();
     int rc = node_call(p->m, p->rec.node, "/cube.node.v1.Sandboxes/Start", &req.base, &cube__node__v1__start_reply__descriptor,
                        p->m->cfg.node_timeout_ms, p->trace, &msg, e);
     explicit_bzero(token, sizeof token);
+    stats_node_start(rc == 0, clock_mono_us() - begin);
     *reply = (Cube__Node__V1__StartReply *)msg;
     return rc;
 }

@@ -8,6 +8,7 @@
 #include "master/cell.h"
 #include "master/fleet.h"
 #include "master/reconcile.h"
+#include "master/stats.h"
 
 #include <stdio.h>
 
@@ -58,6 +59,7 @@ static int start(struct loop *l, struct err *e)
     if (fiber_start(l, 0, e) < 0 || rpc_server_listen(m->server, m->cfg.listen, e) < 0 || cell_start(m, e) < 0 ||
         (*m->cfg.admin_listen && admin_listen(l, m->cfg.admin_listen, is_ready, m, e) < 0))
         return -1;
+    stats_register();
     fleet_start(m->fleet, reconcile_node_lost);
     reconcile_start(m);
     log_info("listening on %s as %s", m->cfg.listen, m->instance);

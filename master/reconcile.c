@@ -5,6 +5,7 @@
 
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
+#include "master/stats.h"
 #include "proto/node.pb-c.h"
 
 #include <inttypes.h>
@@ -103,6 +104,7 @@ static enum commit_outcome move(struct master *m, struct record *r, enum sandbox
         r->gen = res.gen;
         snprintf(r->owner, sizeof r->owner, "%s", m->instance);
         snprintf(r->reason, sizeof r->reason, "%s", why);
+        stats_reconciled();
         log_line(LOG_INFO, &(struct log_about){.sandbox = r->id, .gen = r->gen}, "reconciled to %s: %s", state_table[to].name, why);
     } else if (o != COMMIT_CONFLICT) {
         log_line(LOG_WARN, &(struct log_about){.sandbox = r->id, .gen = r->gen, .err = &e}, "reconciling to %s", state_table[to].name);

@@ -1,8 +1,10 @@
 /* Owns the Sandboxes service: from message to operation and back. Invariant: no state is changed here; a caller sees only
  * sandboxes of the team that it names, and tokens leave only towards the API. */
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "master/cursor.h"
 #include "master/ops.h"
+#include "master/stats.h"
 #include "proto/node.pb-c.h"
 
 #include <stdio.h>
@@ -39,13 +41,16 @@ static void serve_create(struct request *r)
     Cube__Master__V1__CreateRequest *q = (Cube__Master__V1__CreateRequest *)r->in;
     struct record rec;
     struct err e = {0};
-    bool repeatable = q->idempotency_key && *q->idempotency_key;
-    if (op_create(r->m, q, r->trace, &rec, &e) < 0) {
+    bool repeatable = *q->idempotency_key;
+    int64_t begin = clock_mono_us();
+    int rc = op_create(r->m, q, r->trace, &rec, &e);
+    stats_create(rc == 0, clock_mono_us() - begin);
+    if (rc < 0) {
         request_fail(r, &e);
         return;
     }
     /* Nobody was told of it and nobody can ask for it again: it would only run until its timeout. */
-    if (!r->call && !repeatable && op_kill(r->m, rec.id, rec.spec->team_id, 0, "the client left before the answer", r->trace, &e) < 0)
+    if (!r->call && !repeatable && op_kill(r->m, rec.id, rec.team, 0, "the client left before the answer", r->trace, &e) < 0)
         log_line(LOG_WARN, &(struct log_about){.sandbox = rec.id, .err = &e}, "ending a sandbox whose client left");
     reply_record(r, &rec);
 }
