@@ -122,6 +122,7 @@ local rev = num(old.rev) + 1
 set.state, set.gen, set.rev, set.upd = to, text(gen), text(rev), text(now)
 if fresh and not set.created then set.created = text(now) end
 
+if moves and set.op == nil and (old.op or '') ~= '' then set.op = '' end -- an operation ends with the state it ran in
 local op = set.op ~= nil and set.op or (old.op or '')
 if spec.transient or op ~= '' then
   if opt.owner then set.owner = opt.owner end
