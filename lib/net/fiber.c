@@ -20,6 +20,10 @@
 #define SWITCH_FINISH(save, bottom, size) ((void)(save))
 #endif
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 #define STACK_BYTES (256u << 10)
 #define GUARD_BYTES 4096u
 #define SPARE_STACKS 64
@@ -33,6 +37,7 @@ struct fiber {
     bool ended;
     struct fiber *next_spare;
     void *fake_stack;
+    void *tsan; /* ThreadSanitizer's view of this stack */
 };
 
 struct fiber_waiter {
@@ -58,6 +63,9 @@ static const void *loop_stack;
 static size_t loop_stack_size;
 static void *loop_fake;
 #endif
+#ifdef __SANITIZE_THREAD__
+static void *loop_tsan;
+#endif
 
 static pthread_mutex_t jobs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t jobs_more = PTHREAD_COND_INITIALIZER;
@@ -82,6 +90,9 @@ static void on_stack(unsigned low, unsigned high)
     f->run(f->arg);
     f->ended = true;
     SWITCH_START(NULL, loop_stack, loop_stack_size);
+#ifdef __SANITIZE_THREAD__
+    __tsan_switch_to_fiber(loop_tsan, 0);
+#endif
     setcontext(&loop_context);
     abort();
 }
@@ -89,6 +100,9 @@ static void on_stack(unsigned low, unsigned high)
 static void fiber_release(struct fiber *f)
 {
     live_count--;
+#ifdef __SANITIZE_THREAD__
+    __tsan_destroy_fiber(f->tsan);
+#endif
     if (spare_count < SPARE_STACKS) {
         f->next_spare = spares;
         spares = f;
@@ -104,6 +118,12 @@ static void fiber_enter(struct fiber *f)
     current = f;
 #ifdef __SANITIZE_ADDRESS__
     SWITCH_START(&loop_fake, f->stack + GUARD_BYTES, STACK_BYTES);
+#endif
+#ifdef __SANITIZE_THREAD__
+    loop_tsan = __tsan_get_current_fiber();
+    if (!f->tsan)
+        f->tsan = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(f->tsan, 0);
 #endif
     swapcontext(&loop_context, &f->context);
 #ifdef __SANITIZE_ADDRESS__
@@ -134,6 +154,9 @@ static void fiber_park(void)
     struct fiber *f = current;
 #ifdef __SANITIZE_ADDRESS__
     SWITCH_START(&f->fake_stack, loop_stack, loop_stack_size);
+#endif
+#ifdef __SANITIZE_THREAD__
+    __tsan_switch_to_fiber(loop_tsan, 0);
 #endif
     swapcontext(&f->context, &loop_context);
 #ifdef __SANITIZE_ADDRESS__
