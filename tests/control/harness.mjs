@@ -20,9 +20,12 @@ const protos = grpc.loadPackageDefinition(loader.loadSync(
   { includeDirs: [ROOT], keepCase: true, longs: Number, enums: String, defaults: true }));
 export const proto = protos;
 
+/** A port below the range from which the kernel takes those of outgoing connections, so that nobody slips in. */
 export function freePort() {
   return new Promise((resolve) => {
-    const s = net.createServer().listen(0, '127.0.0.1', () => { const p = s.address().port; s.close(() => resolve(p)); });
+    const s = net.createServer();
+    s.on('error', () => freePort().then(resolve));
+    s.listen(15000 + crypto.randomInt(17000), '127.0.0.1', () => { const p = s.address().port; s.close(() => resolve(p)); });
   });
 }
 
