@@ -5,15 +5,19 @@
  *   ping → pong; echo N → N raw bytes are echoed; uptime; sum PATH → FNV-1a of a file; write PATH MIB SEED;
  * sync; dirty MIB → writes to that much memory of its own; check MIB; drop (frees it); cmdline; rng; reboot;
  * cpus; hash */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/reboot.h>
 #include <linux/vm_sockets.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
@@ -109,6 +113,32 @@ static void do_check(char *out)
     sprintf(out, "good %zu\n", block_len >> 20);
 }
 
+static void *tcp_listener(void *arg);
+
+/* eth0 as internal.md §8 has it, and the same commands on TCP port 5000. */
+static void do_net(char *out)
+{
+    struct ifreq r = {0};
+    struct sockaddr_in *a = (struct sockaddr_in *)&r.ifr_addr;
+    int s = socket(AF_INET, SOCK_DGRAM, 0);
+    pthread_t t;
+
+    strcpy(r.ifr_name, "lo");
+    r.ifr_flags = IFF_UP;
+    ioctl(s, SIOCSIFFLAGS, &r);
+    strcpy(r.ifr_name, "eth0");
+    *a = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = inet_addr("169.254.0.21")};
+    int rc = ioctl(s, SIOCSIFADDR, &r);
+    a->sin_addr.s_addr = inet_addr("255.255.255.248");
+    rc |= ioctl(s, SIOCSIFNETMASK, &r);
+    r.ifr_flags = IFF_UP;
+    rc |= ioctl(s, SIOCSIFFLAGS, &r);
+    close(s);
+    sprintf(out, rc ? "error %d\n" : "ok\n", errno);
+    if (!rc)
+        pthread_create(&t, NULL, tcp_listener, NULL);
+}
+
 static void command(int fd, char *line)
 {
     char out[4400] = "?\n", path[256];
@@ -154,8 +184,8 @@ static void command(int fd, char *line)
         sprintf(out, "%016llx\n", (unsigned long long)v);
     } else if (!strcmp(line, "cpus"))
         sprintf(out, "%ld\n", sysconf(_SC_NPROCESSORS_ONLN));
-    else if (!strcmp(line, "trim")) {
-        strcpy(out, "ok\n");
+    else if (!strcmp(line, "net")) {
+        do_net(out);
     } else if (!strcmp(line, "reboot")) {
         sync();
         reboot(LINUX_REBOOT_CMD_RESTART);
@@ -192,6 +222,25 @@ static void *serve(void *arg)
     }
 out:
     close(fd);
+    return NULL;
+}
+
+static void *tcp_listener(void *arg)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(5000)};
+    int s = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (s < 0 || bind(s, (void *)&a, sizeof a) || listen(s, 64))
+        printf("tcp: %s\n", strerror(errno));
+    for (;;) {
+        pthread_t t;
+        int fd = accept(s, NULL, NULL);
+        if (fd < 0)
+            continue;
+        pthread_create(&t, NULL, serve, (void *)(intptr_t)fd);
+        pthread_detach(t);
+    }
     return NULL;
 }
 

@@ -211,12 +211,18 @@ int guest_snapshot(struct guest *g, const char *name, bool delta, bool resume,
 int guest_restore(struct guest *g, const struct snapshot_files *f, struct err *e,
                   Cube__Vmm__V1__Started *started)
 {
+    return guest_restore_with(g, f, -1, e, started);
+}
+
+int guest_restore_with(struct guest *g, const struct snapshot_files *f, int tap_fd, struct err *e,
+                       Cube__Vmm__V1__Started *started)
+{
     Cube__Vmm__V1__Request q = CUBE__VMM__V1__REQUEST__INIT;
     Cube__Vmm__V1__Restore b = CUBE__VMM__V1__RESTORE__INIT;
     Cube__Vmm__V1__Reply *r = NULL;
     uint32_t deltas[4];
 
-    wire(g, f->layer, -1);
+    wire(g, f->layer, tap_fd);
     b.wiring = &g->w.msg;
     b.state_fd = vmm_wiring_add(&g->w, open(in_tmp(f->state), O_RDONLY | O_CLOEXEC));
     b.memory_fd = vmm_wiring_add(&g->w, open(in_tmp(f->memory), O_RDONLY | O_CLOEXEC));

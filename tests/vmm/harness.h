@@ -54,6 +54,8 @@ struct snapshot_files {
 };
 int guest_restore(struct guest *g, const struct snapshot_files *f, struct err *e,
                   Cube__Vmm__V1__Started *started);
+int guest_restore_with(struct guest *g, const struct snapshot_files *f, int tap_fd, struct err *e,
+                       Cube__Vmm__V1__Started *started);
 /** Kills the process without a word, as a crash would. */
 void guest_kill(struct guest *g);
 void guest_end(struct guest *g);
