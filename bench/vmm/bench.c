@@ -179,15 +179,22 @@ static double plain_write(size_t bytes)
     return (double)(now_us() - t0) / 1000;
 }
 
+/* Writing of all three starts before the first is waited for: then one commit of the file system's journal
+ * serves all. */
 static double sync_files(void)
 {
-    static const char *const names[] = {"p.mem", "p.state", "p.layer"};
+    static const char *const names[] = {"p.layer", "p.state", "p.mem"};
     int64_t t0 = now_us();
+    int fd[3];
 
     for (unsigned i = 0; i < 3; i++) {
-        int fd = open(in_tmp(names[i]), O_RDWR | O_CLOEXEC);
-        CHECK(fd >= 0 && fdatasync(fd) == 0);
-        close(fd);
+        fd[i] = open(in_tmp(names[i]), O_RDWR | O_CLOEXEC);
+        CHECK(fd[i] >= 0);
+        sync_file_range(fd[i], 0, 0, SYNC_FILE_RANGE_WRITE);
+    }
+    for (unsigned i = 3; i-- > 0;) {
+        CHECK(fdatasync(fd[i]) == 0);
+        close(fd[i]);
     }
     return (double)(now_us() - t0) / 1000;
 }
