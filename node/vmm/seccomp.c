@@ -33,14 +33,13 @@ static const int common[] = {
     SCMP_SYS(getpid),          SCMP_SYS(gettid),         SCMP_SYS(brk),        SCMP_SYS(munmap),
     SCMP_SYS(restart_syscall), SCMP_SYS(rt_sigprocmask), SCMP_SYS(sched_yield)};
 
-static const int control_calls[] = {SCMP_SYS(poll),      SCMP_SYS(accept4),   SCMP_SYS(recvmsg),
-                                    SCMP_SYS(sendto),    SCMP_SYS(sendmsg),   SCMP_SYS(pread64),
-                                    SCMP_SYS(pwrite64),  SCMP_SYS(pwritev),   SCMP_SYS(preadv),
-                                    SCMP_SYS(lseek),     SCMP_SYS(fstat),     SCMP_SYS(newfstatat),
-                                    SCMP_SYS(ftruncate), SCMP_SYS(fallocate), SCMP_SYS(fdatasync),
-                                    SCMP_SYS(madvise),   SCMP_SYS(getrusage), SCMP_SYS(epoll_ctl),
-                                    SCMP_SYS(getrandom), SCMP_SYS(tgkill),    SCMP_SYS(clock_nanosleep),
-                                    SCMP_SYS(writev)};
+static const int control_calls[] = {
+    SCMP_SYS(poll),      SCMP_SYS(accept4),         SCMP_SYS(recvmsg),   SCMP_SYS(sendto),
+    SCMP_SYS(sendmsg),   SCMP_SYS(pread64),         SCMP_SYS(pwrite64),  SCMP_SYS(pwritev),
+    SCMP_SYS(preadv),    SCMP_SYS(lseek),           SCMP_SYS(fstat),     SCMP_SYS(newfstatat),
+    SCMP_SYS(ftruncate), SCMP_SYS(fallocate),       SCMP_SYS(fdatasync), SCMP_SYS(sync_file_range),
+    SCMP_SYS(madvise),   SCMP_SYS(getrusage),       SCMP_SYS(epoll_ctl), SCMP_SYS(getrandom),
+    SCMP_SYS(tgkill),    SCMP_SYS(clock_nanosleep), SCMP_SYS(writev)};
 
 static const int vcpu_calls[] = {SCMP_SYS(epoll_ctl)}; /* a driver's reset stops the listening sockets */
 

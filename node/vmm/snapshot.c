@@ -10,12 +10,13 @@
 #include "node/vmm/state.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ZERO_STEP (64u << 10)
+#define WRITEBACK_STEP (2 << 20) /* bytes after which writing to the disk starts */
 
 static int write_at(int fd, const void *p, uint64_t n, uint64_t off, struct err *e)
 {
@@ -103,10 +104,15 @@ static int memory_delta(struct vm *vm, int fd, uint64_t *written, struct err *e)
         int64_t off = ftruncate(fd, 0) < 0 ? err_sys(e, ERR_INTERNAL, "empty the memory file")
                                            : memfile_write_table(fd, false, vm->mem.size, &x, e);
         rc = off < 0 ? -1 : 0;
+        int64_t started = 0;
         for (uint64_t i = 0; rc == 0 && i < x.n; i++) {
             rc = write_at(fd, vm->mem.base + x.v[i].offset, x.v[i].length, (uint64_t)off, e);
             off += (int64_t)x.v[i].length;
             *written += x.v[i].length;
+            if (off - started >= WRITEBACK_STEP) { /* the disk works while we copy on */
+                sync_file_range(fd, started, off - started, SYNC_FILE_RANGE_WRITE);
+                started = off;
+            }
         }
         /* A delta without pages still is as long as its header says. */
         if (rc == 0 && ftruncate(fd, off) < 0)
