@@ -574,7 +574,7 @@ static void front_read(struct front1 *c)
     }
     if (c->state == FRONT_RAW && c->x)
         raw_check(c);
-    else if (may_read(c) && c->io.readable && !c->io.eof)
+    if (may_read(c) && c->io.readable && !c->io.eof)
         again(c);
 }
 

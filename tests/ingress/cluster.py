@@ -25,9 +25,14 @@ def die_with_parent():
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    while True:  # below the range from which the kernel picks ports of outgoing connections
+        port = random.randrange(15000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 def wait_for(what, seconds=10, why="condition"):

@@ -1,0 +1,43 @@
+"""The smallest test runner: `@test` functions run in order and print PASS, FAIL or SKIP lines for tests/run.sh."""
+import sys
+import time
+import traceback
+
+tests, failed = [], []
+
+
+class Skip(Exception):
+    pass
+
+
+def test(f):
+    tests.append(f)
+    return f
+
+
+def equal(got, want, why=""):
+    if got != want:
+        raise AssertionError("%s: got %r, want %r" % (why or "values differ", got, want))
+
+
+def check(ok, why):
+    if not ok:
+        raise AssertionError(why)
+
+
+def run(area, *args):
+    only = sys.argv[1:]
+    for f in tests:
+        if only and f.__name__ not in only:
+            continue
+        t = time.monotonic()
+        try:
+            f(*args)
+            print("PASS %s: %s (%.2f s)" % (area, f.__name__.replace("_", " "), time.monotonic() - t), flush=True)
+        except Skip as e:
+            print("SKIP %s: %s: %s" % (area, f.__name__.replace("_", " "), e), flush=True)
+        except Exception as e:
+            traceback.print_exc()
+            failed.append(f.__name__)
+            print("FAIL %s: %s: %s: %s" % (area, f.__name__.replace("_", " "), type(e).__name__, str(e)[:200]), flush=True)
+    return 1 if failed else 0
