@@ -154,6 +154,8 @@ static void preface_read(struct back *b)
     if (!preface_answer_decode(b->answer, &status, &gen)) {
         not_connected(b, CONNECT_UNREACHABLE);
     } else if (status == PREFACE_OK) {
+        /* Whoever speaks first (an h2c service does) may have spoken already. */
+        dp_defer(b->worker->loop, &b->again);
         connected(b);
     } else {
         if (status == PREFACE_BAD_MAC)
