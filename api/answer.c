@@ -129,6 +129,8 @@ void call_fail_as(struct call *c, int status, const struct err *e)
     if (status >= 500 && status != 501)
         log_line(LOG_ERROR, &(struct log_about){.err = e, .trace = c->trace}, "%s: answered %d",
                  c->route ? c->route->name : "request", status);
+    if (e->code == ERR_UNAVAILABLE)
+        call_add_header(c, "retry-after", "1");
     buf_reset(&c->w->out);
     error_write(&c->w->out, status, e);
     answer(c, status, "application/json", c->w->out.data, c->w->out.len);

@@ -35,6 +35,8 @@ struct key_cache {
 /* What a check in flight needs to know when the answer comes. */
 struct checking {
     uint8_t digest[32];
+    char *key;  /* its text, for the operator's service; wiped when the check ends */
+    bool admin; /* the service's word */
 };
 
 struct key_cache *key_cache_new(void)
@@ -78,19 +80,26 @@ static void caller_set(struct caller *to, const Cube__Master__V1__Team *team, co
     to->max_timeout_ms = team->max_timeout_ms;
 }
 
-static void on_key(struct call *c, const ProtobufCMessage *m)
+static void refuse(struct call *c, const char *why)
 {
-    const Cube__Master__V1__CheckKeyReply *r = (const Cube__Master__V1__CheckKeyReply *)m;
-    const struct checking *s = c->state;
-    if (!r->team) {
-        call_error(c, ERR_INTERNAL, "checking the API key: the master named no team");
+    call_add_header(c, "www-authenticate", "ApiKey");
+    call_error(c, ERR_UNAUTHENTICATED, "%s", why);
+}
+
+static void wipe(struct checking *s)
+{
+    explicit_bzero(s->key, strlen(s->key));
+}
+
+static void accept_team(struct call *c, const Cube__Master__V1__Team *team, const char *key_id, bool admin)
+{
+    struct checking *s = c->state;
+    wipe(s);
+    if (team->blocked) {
+        call_error(c, ERR_FORBIDDEN, "team '%s' is blocked", team->team_id);
         return;
     }
-    if (r->team->blocked) {
-        call_error(c, ERR_FORBIDDEN, "team '%s' is blocked", r->team->team_id);
-        return;
-    }
-    caller_set(&c->caller, r->team, r->key_id, r->admin);
+    caller_set(&c->caller, team, key_id, admin);
     struct known *k = &c->w->keys->known[slot(s->digest, KNOWN_SLOTS)];
     memcpy(k->digest, s->digest, sizeof k->digest);
     k->until_ms = loop_now_ms(c->w->loop) + c->w->api->key_ttl_ms;
@@ -99,23 +108,65 @@ static void on_key(struct call *c, const ProtobufCMessage *m)
     proceed(c);
 }
 
-static void refuse(struct call *c, const char *why)
+static void on_key(struct call *c, const ProtobufCMessage *m)
 {
-    call_add_header(c, "www-authenticate", "ApiKey");
-    call_error(c, ERR_UNAUTHENTICATED, "%s", why);
+    const Cube__Master__V1__CheckKeyReply *r = (const Cube__Master__V1__CheckKeyReply *)m;
+    if (r->team)
+        accept_team(c, r->team, r->key_id, r->admin);
+    else
+        call_error(c, ERR_INTERNAL, "checking the API key: the master named no team");
+}
+
+static void refuse_key(struct call *c)
+{
+    struct checking *s = c->state;
+    wipe(s);
+    struct unknown_key *u = &c->w->keys->unknown[slot(s->digest, UNKNOWN_SLOTS)];
+    memcpy(u->digest, s->digest, sizeof u->digest);
+    u->until_ms = loop_now_ms(c->w->loop) + UNKNOWN_TTL_MS;
+    refuse(c, "Invalid API key");
+}
+
+/* ---- the operator's service ---- */
+
+static void on_service_team(struct call *c, const ProtobufCMessage *m)
+{
+    const struct checking *s = c->state;
+    accept_team(c, (const Cube__Master__V1__Team *)m, "", s->admin);
+}
+
+static void get_team(struct call *c, const char *team, call_reply_cb *reply)
+{
+    Cube__Master__V1__GetTeamRequest in = CUBE__MASTER__V1__GET_TEAM_REQUEST__INIT;
+    in.team_id = (char *)team;
+    call_master(c, MASTER_CATALOG "GetTeam", &in.base, &cube__master__v1__team__descriptor, UPSTREAM_READ,
+                reply, NULL);
+}
+
+static void on_service_answer(struct call *c, const char *team_id, bool admin, const struct err *e)
+{
+    struct checking *s = c->state;
+    if (e && e->code == ERR_UNAUTHENTICATED) {
+        refuse_key(c);
+        return;
+    }
+    if (e) {
+        call_fail(c, e);
+        return;
+    }
+    s->admin = admin;
+    get_team(c, team_id, on_service_team);
 }
 
 static void on_key_failed(struct call *c, const struct err *e)
 {
     const struct checking *s = c->state;
-    if (e->code != ERR_NOT_FOUND && e->code != ERR_UNAUTHENTICATED) {
+    if (e->code != ERR_NOT_FOUND && e->code != ERR_UNAUTHENTICATED)
         call_fail(c, e);
-        return;
-    }
-    struct unknown_key *u = &c->w->keys->unknown[slot(s->digest, UNKNOWN_SLOTS)];
-    memcpy(u->digest, s->digest, sizeof u->digest);
-    u->until_ms = loop_now_ms(c->w->loop) + UNKNOWN_TTL_MS;
-    refuse(c, "Invalid API key");
+    else if (*c->w->api->auth_url.host)
+        callback_ask(c, s->key, on_service_answer);
+    else
+        refuse_key(c);
 }
 
 static void check_key(struct call *c, const char *key)
@@ -126,6 +177,7 @@ static void check_key(struct call *c, const char *key)
         return;
     }
     struct checking *s = call_alloc(c, sizeof *s);
+    s->key = call_strdup(c, key);
     sha256(key, n, s->digest);
     int64_t now = loop_now_ms(c->w->loop);
     const struct known *k = &c->w->keys->known[slot(s->digest, KNOWN_SLOTS)];
@@ -173,10 +225,7 @@ static void check_admin(struct call *c, const char *token)
             proceed(c);
         return;
     }
-    Cube__Master__V1__GetTeamRequest in = CUBE__MASTER__V1__GET_TEAM_REQUEST__INIT;
-    in.team_id = (char *)team;
-    call_master(c, MASTER_CATALOG "GetTeam", &in.base, &cube__master__v1__team__descriptor, UPSTREAM_READ,
-                on_team, NULL);
+    get_team(c, team, on_team);
 }
 
 void auth_check(struct call *c)

@@ -42,6 +42,8 @@ struct call {
 
     /* the call to a master in flight, if any (upstream.c) */
     struct upstream *upstream;
+    /* the question to the operator's authentication service in flight, if any (callback.c) */
+    struct callback *callback;
 };
 
 /** What every handler is: it ends the call, now or later, with exactly one of the functions below. */

@@ -16,7 +16,7 @@
 
 static struct settings {
     struct api api;
-    char *admin_listen, *key_dir, *ca, *cert, *key, *admin_token_file;
+    char *admin_listen, *key_dir, *ca, *cert, *key, *admin_token_file, *auth_url;
 } s;
 
 #define KEY(field) offsetof(struct settings, field)
@@ -46,6 +46,9 @@ static const struct config_key keys[] = {
     {"rate_limit", CONFIG_INT, KEY(api.rate_limit), "20000", 0, 1000000000,
      "requests of a team per window; 0 = no limit"},
     {"rate_window", CONFIG_MS, KEY(api.rate_window_ms), "30s", 1000, 3600000, "window of the rate limit"},
+    {"auth_url", CONFIG_STR, KEY(auth_url), "", 0, 0,
+     "http:// address asked about keys that the platform does not know, or nothing"},
+    {"auth_timeout", CONFIG_MS, KEY(api.auth_timeout_ms), "3s", 10, 60000, "for its answer"},
     {0},
 };
 
@@ -103,7 +106,7 @@ static int start(struct loop *l, struct err *e)
     struct rpc_auth auth = {.role = RPC_ROLE_API, .key_dir = s.key_dir};
     if (*s.cert)
         auth = (struct rpc_auth){.role = RPC_ROLE_API, .ca = s.ca, .cert = s.cert, .key = s.key};
-    if (load_admin_token(e) < 0)
+    if (callback_parse(s.auth_url, &s.api.auth_url, e) < 0 || load_admin_token(e) < 0)
         return -1;
     s.api.creds = rpc_creds_load(&auth, e);
     if (!s.api.creds)

@@ -45,6 +45,7 @@ static void on_call_dispose(void *p)
 {
     struct call *c = p;
     upstream_cancel(c);
+    callback_cancel(c);
     if (!c->answered)
         api_metrics_request(c->route ? c->match.id : ROUTE_COUNT, 499, clock_mono_us() - c->start_us);
     if (c->conn)
@@ -70,6 +71,7 @@ static void on_client_input(h2o_socket_t *sock, const char *err)
         return;
     api_metrics_disconnect();
     upstream_cancel(c);
+    callback_cancel(c);
     call_error(c, ERR_CANCELLED, "the client left before the answer");
 }
 
@@ -310,6 +312,7 @@ void server_setup(struct api *api)
     api->h2o.max_request_entity_size = BODY_MAX;
     api->h2o.http1.req_timeout = KEEPALIVE_MS;
     api->h2o.http1.upgrade_to_http2 = 0;
+    api->h2o.proxy.io_timeout = (uint64_t)api->auth_timeout_ms;
     api->host = h2o_config_register_host(&api->h2o, h2o_iovec_init(H2O_STRLIT("default")), 65535);
     h2o_pathconf_t *all = h2o_config_register_path(api->host, "/", 0);
     h2o_create_handler(all, sizeof(h2o_handler_t))->on_req = on_request;
@@ -344,6 +347,7 @@ static void end_connections(struct worker *w, bool with_calls)
             continue;
         if (conn->call && !conn->call->answered) {
             upstream_cancel(conn->call);
+            callback_cancel(conn->call);
             call_error(conn->call, ERR_UNAVAILABLE, "the API is shutting down");
         }
         shutdown(h2o_socket_get_fd(conn->sock), SHUT_RD); /* h2o sees the end and closes */

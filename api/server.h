@@ -3,6 +3,7 @@
 #pragma once
 
 #include "api/call.h"
+#include "api/callback.h"
 
 #include <h2o.h>
 #include <pthread.h>
@@ -23,6 +24,8 @@ struct api {
     int64_t incomplete_ms; /* for a request that does not become complete */
     int64_t master_timeout_ms;
     int64_t rate_limit, rate_window_ms; /* requests of a team per window; 0 = none */
+    struct callback_url auth_url;
+    int64_t auth_timeout_ms;
     bool has_admin_token;
     uint8_t admin_sha256[32];
     struct rpc_creds *creds;

@@ -48,7 +48,7 @@ static void finish(struct upstream *u, const struct err *e)
     struct err named;
     /* A quota does not become free by waiting, a rate does (contracts/e2b.md §7). */
     bool rate = e->code == ERR_RATE_LIMITED && strstr(e->msg, " rate ");
-    if (e->code == ERR_UNAVAILABLE || rate)
+    if (rate)
         call_add_header(c, "retry-after", "1");
     if (e->code == ERR_UNSUPPORTED) {
         err_set(&named, ERR_UNSUPPORTED, "%s (%s %s) is not implemented yet: %.150s", c->route->name,
