@@ -407,6 +407,30 @@ static void taps(void)
     close(s);
 }
 
+/* What ending a sandbox costs: kill until reaped, forget until everything is gone. */
+static void kill_times(int s)
+{
+    for (int i = 0; i < 5; i++) {
+        struct guest g = {.memory_mib = 256, .vcpus = 1};
+        struct spawned v;
+        struct err e = {0};
+        char layer[32];
+
+        CHECK(spawn(s, "vm-k", &v));
+        OK(vmm_attach(&g.c, v.ctl, &e), e);
+        snprintf(layer, sizeof layer, "kill%d.layer", i);
+        guest_boot(&g, layer);
+        int64_t t0 = now_us();
+        CHECK(!*named(s, KILL, "vm-k"));
+        int64_t t1 = now_us();
+        CHECK(!*named(s, FORGET, "vm-k"));
+        printf("kill: %lld us, forget: %lld us\n", (long long)(t1 - t0), (long long)(now_us() - t1));
+        g.c.pid = 0;
+        close(v.pidfd);
+        guest_end(&g);
+    }
+}
+
 /* A guest in the jail, with everything that the node would pass. */
 static void guest_in_jail(void)
 {
@@ -435,6 +459,7 @@ static void guest_in_jail(void)
     close(fd);
     close(v.pidfd);
     guest_end(&g);
+    kill_times(s);
     /* A second one is left running for the sweep. */
     CHECK(spawn(s, "vm-4", &v));
     close(v.ctl);
