@@ -3,7 +3,7 @@
 set -u
 cd "$CUBE_ROOT" || exit 1
 build=$CUBE_BUILD_DIR
-for name in snapshot jailer net; do
+for name in snapshot jailer net soak; do
     test=$build/tests/vmm/test-vmm-$name
     [ -x "$test" ] || { echo "FAIL vmm-$name: not built"; continue; }
     timeout 240 "$test" "$build/node/vmm/cube-vmm" "$build/node/jailer/cube-jailer" "$build/tests/vmm/vmm-test-init"

@@ -61,7 +61,7 @@ static void do_echo(int fd, size_t n)
 
 static void do_write(const char *path, size_t mib, unsigned seed, char *out)
 {
-    static uint8_t buf[1 << 20];
+    static __thread uint8_t buf[1 << 20];
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     uint64_t h = 0xcbf29ce484222325ull;
     for (size_t i = 0; i < mib; i++) {
@@ -77,7 +77,7 @@ static void do_write(const char *path, size_t mib, unsigned seed, char *out)
 
 static void do_sum(const char *path, char *out)
 {
-    static uint8_t buf[1 << 20];
+    static __thread uint8_t buf[1 << 20];
     int fd = open(path, O_RDONLY);
     uint64_t h = 0xcbf29ce484222325ull;
     ssize_t n;
