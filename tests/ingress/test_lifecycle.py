@@ -1,0 +1,356 @@
+"""Generations, wake, relay checks, restarts and upgrades: what happens to requests while sandboxes come and go."""
+import hashlib
+import hmac
+import json
+import os
+import queue
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+from check import check, equal, run, test
+from cluster import BUILD, Cluster, die_with_parent, listening, sandbox_id, wait_for
+from service import Service
+from test_http1 import Raw, by, get, upgrade
+
+OK, STALE, UNKNOWN, CLOSED, NOT_READY, BAD_MAC, LIMIT = range(7)
+
+
+class Lifecycle:
+    """The Wake service; `calls` holds (sandbox, gen)."""
+
+    def __init__(self, c):
+        self.calls = queue.Queue()
+        key = c.dir / "keys" / "lifecycle.key"
+        if not key.exists():
+            key.write_text(os.urandom(32).hex() + "\n")
+            key.chmod(0o600)
+        self.p = subprocess.Popen([str(BUILD / "tests/ingress/wake-server"), "127.0.0.1:%d" % c.lifecycle_port, str(c.dir / "keys")],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        equal(self.p.stdout.readline(), "ready\n")
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.p.stdout:
+            _, sandbox, gen = line.split()
+            self.calls.put((sandbox, int(gen)))
+
+    def answer(self, line):
+        self.p.stdin.write(line + "\n")
+        self.p.stdin.flush()
+
+
+def preface(c, sandbox, gen, port=8000, ticket=None, expiry=None, magic=b"CBR1", version=1):
+    head = magic + struct.pack(">BBH", version, 0, port) + sandbox.encode().ljust(24, b"\0") + struct.pack(
+        ">QII", gen, int(time.time()) + 30 if expiry is None else expiry, random.getrandbits(32))
+    return head + hmac.new(bytes.fromhex(ticket or c.ticket(sandbox, gen)), head, hashlib.sha256).digest()[:16]
+
+
+def relay_ask(c, data, then=b""):
+    s = socket.create_connection(("127.0.0.1", c.relay_port), 5)
+    s.sendall(data)
+    got = b""
+    while len(got) < 16:
+        b = s.recv(16 - len(got))
+        if not b:
+            return None, 0, s
+        got += b
+    equal(got[:4] + got[5:8], b"CBR1\0\0\0")
+    return got[4], struct.unpack(">Q", got[8:])[0], s
+
+
+@test
+def relay_checks_in_the_contracts_order(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port}, gen=7)
+    wrong = "00" * 32
+    now = int(time.time())
+    for want, data in [(OK, preface(c, sb, 7)), (UNKNOWN, preface(c, sandbox_id(), 7, ticket=wrong)), (STALE, preface(c, sb, 6, ticket=wrong)),
+                       (STALE, preface(c, sb, 8, ticket=wrong)), (BAD_MAC, preface(c, sb, 7, ticket=wrong)), (BAD_MAC, preface(c, sb, 7, expiry=now - 2)),
+                       (BAD_MAC, preface(c, sb, 7, expiry=now + 120)), (CLOSED, preface(c, sb, 7, port=8001)), (CLOSED, preface(c, sb, 7, port=0)),
+                       (UNKNOWN, preface(c, "i0" + "0" * 19, 7, ticket=wrong))]:
+        status, gen, s = relay_ask(c, data)
+        equal(status, want)
+        if want in (STALE, BAD_MAC, OK, CLOSED):
+            equal(gen, 7)
+        s.close()
+    for junk in [preface(c, sb, 7, magic=b"XXXX"), preface(c, sb, 7, version=9), b"GET / HTTP/1.1\r\n" * 4, preface(c, "../../etc/passwd", 7, ticket=wrong)]:
+        try:
+            equal(relay_ask(c, junk)[0], None, "an answer to junk")
+        except ConnectionResetError:
+            pass
+    c.end(vm)
+    equal(relay_ask(c, preface(c, sb, 7))[0], NOT_READY)
+
+
+@test
+def relay_passes_bytes_and_half_close(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port})
+    status, _, s = relay_ask(c, preface(c, sb, 1))
+    equal(status, OK)
+    s.sendall(b"GET /x HTTP/1.0\r\n\r\n")
+    s.shutdown(socket.SHUT_WR)
+    got = b""
+    while True:
+        b = s.recv(4096)
+        if not b:
+            break
+        got += b
+    check(got.endswith(b"GET /x\n"), "answer after half-close: %r" % got)
+    with socket.socket(socket.AF_UNIX) as a:
+        a.connect(str(c.run / "relay/activity.sock"))
+        lines = [l.split() for l in a.makefile().read().splitlines()]
+    mine = [l for l in lines if l[0] == sb]
+    check(mine and mine[0][1] == "1" and int(mine[0][3]) > 20 and int(mine[0][4]) >= 0, "activity %r" % lines)
+    c.end(vm)
+
+
+@test
+def a_new_generation_is_reached_and_the_old_one_never_again(c, svc, life):
+    old, new = Service(), Service()
+    sb, vm1 = c.sandbox({8000: old.port})
+    keep = [Raw(c) for _ in range(4)]
+    for k in keep:
+        equal(k.send("GET /a HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0], 200)
+    quiet = Raw(c).send("GET /sse HTTP/1.1\r\n%s\r\n" % by(sb))
+    quiet.head()
+    vm2 = c.vm(sb, 2, {8000: new.port})  # the old VM still answers: only the generation keeps it out
+    n = len(old.seen)
+    t = time.monotonic()
+    c.route(sb, 2)
+    wait_for(lambda: old.last("/sse")["end"] == "gone", 2, "the old stream to end")
+    print("   old stream ended %.1f ms after the route changed" % ((time.monotonic() - t) * 1000))
+    for k in keep:
+        equal(k.send("GET /b HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0], 200)
+    equal(len(old.seen), n, "requests that reached the old generation")
+    equal([s["path"] for s in new.seen], ["/b"] * 4)
+    c.end(vm1)
+    c.end(vm2)
+
+
+@test
+def a_missed_event_is_mended_by_the_relays_answer(c, svc, life):
+    new = Service()
+    sb, vm1 = c.sandbox({8000: svc.port})
+    equal(get(c, "/", by(sb))[0], 200)
+    vm2 = c.vm(sb, 2, {8000: new.port})
+    c.redis("HSET", "{c0}:rt:" + sb, "gen", 2, "ticket", c.ticket(sb, 2))  # no event
+    equal(get(c, "/", by(sb))[0], 200)
+    wait_for(lambda: get(c, "/n", by(sb))[0] == 200 and new.seen, 15, "a request at the new generation")
+    c.end(vm1)
+    c.end(vm2)
+
+
+@test
+def dead_paused_and_redis_away(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port})
+    equal(get(c, "/", by(sb))[0], 200)
+    c.route(sb, 1, state="paused")
+    equal(get(c, "/", by(sb))[0], 502)
+    c.route(sb, 1)
+    equal(get(c, "/", by(sb))[0], 200)
+    c.end(vm)
+    c.route(sb, 1, state="gone")
+    status, _, body = get(c, "/", by(sb))
+    equal((status, json.loads(body)["message"]), (502, "The sandbox was not found"))
+
+
+@test
+def wake_parks_and_then_answers_once_for_all(c, svc, life):
+    sb = sandbox_id()
+    c.route(sb, 1, state="paused", auto_resume=1)
+    clients = [Raw(c) for _ in range(20)]
+    for i, k in enumerate(clients):
+        k.send("GET /w%d HTTP/1.1\r\n%s\r\n" % (i, by(sb)))
+    equal(life.calls.get(timeout=5), (sb, 1))
+    time.sleep(0.1)
+    check(life.calls.empty(), "one wake per sandbox")
+    vm = c.vm(sb, 2, {8000: svc.port})
+    c.route(sb, 2, auto_resume=1)
+    life.answer("ok 2 12")
+    for i, k in enumerate(clients):
+        status, headers, body = k.answer()
+        equal((status, body), (200, b"GET /w%d\n" % i))
+        equal(headers.get("server-timing"), "wake;dur=12")
+    c.end(vm)
+
+
+@test
+def wake_works_for_a_websocket_and_an_upload(c, svc, life):
+    sb = sandbox_id()
+    c.route(sb, 1, state="paused", auto_resume=1)
+    done = queue.Queue()
+    threading.Thread(target=lambda: done.put(upgrade(c, sb)), daemon=True).start()
+    up = Raw(c).send("POST /upload HTTP/1.1\r\n%sContent-Length: 3000000\r\n\r\n" % by(sb))
+    threading.Thread(target=lambda: up.send(b"u" * 3000000), daemon=True).start()
+    life.calls.get(timeout=5)
+    vm = c.vm(sb, 2, {8000: svc.port})
+    c.route(sb, 2, auto_resume=1)
+    life.answer("ok 2 5")
+    ws = done.get(timeout=5)
+    equal(ws.send("ping").f.read(4), b"ping")
+    equal(up.answer()[2].split()[0], b"3000000")
+    c.end(vm)
+
+
+@test
+def a_failed_wake_says_why_and_asks_again_next_time(c, svc, life):
+    sb = sandbox_id()
+    c.route(sb, 1, state="paused", auto_resume=1)
+    for line, want in [("fail sandbox_capacity_unavailable no room: memory", 503), ("fail rate_limited team limit", 429), ("fail conflict still pausing", 409)]:
+        k = Raw(c).send("GET / HTTP/1.1\r\n%s\r\n" % by(sb))
+        life.calls.get(timeout=5)
+        life.answer(line)
+        status, _, body = k.answer()
+        equal(status, want)
+        check(line.split(" ", 2)[2].encode() in body, "the reason in %r" % body)
+
+
+@test
+def waking_needs_credentials_where_the_sandbox_has_them(c, svc, life):
+    envd, traffic = "e" * 64, "t" * 64
+    sha = lambda s: hashlib.sha256(s.encode()).hexdigest()
+    sb = sandbox_id()
+    c.route(sb, 1, state="paused", auto_resume=1, private=1, envd_sha256=sha(envd), traffic_sha256=sha(traffic))
+    for port, headers, want in [(8000, "", 403), (8000, "e2b-traffic-access-token: wrong\r\n", 403), (49983, "", 403), (49983, "X-Access-Token: wrong\r\n", 403)]:
+        equal(get(c, "/health", by(sb, port), headers)[0], want)
+    check(life.calls.empty(), "nothing was woken")
+    k = Raw(c).send("GET /health HTTP/1.1\r\n%sX-Access-Token: %s\r\n\r\n" % (by(sb, 49983), envd))
+    life.calls.get(timeout=5)
+    vm = c.vm(sb, 2, {49983: svc.port})
+    c.route(sb, 2, auto_resume=1, private=1, envd_sha256=sha(envd), traffic_sha256=sha(traffic))
+    life.answer("ok 2 1")
+    equal(k.answer()[0], 200)
+    c.end(vm)
+
+
+@test
+def a_relay_that_is_away_is_503_and_comes_back(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port, 49983: svc.port})
+    equal(get(c, "/health", by(sb, 49983))[0], 200)
+    c.relay.kill()
+    c.relay.wait()
+    c.children.remove(c.relay)
+    equal(get(c, "/health", by(sb, 49983))[0], 503, "a live sandbox is not reported dead")
+    k = Raw(c).send("GET /late HTTP/1.1\r\n%s\r\n" % by(sb))
+    c.relay = c.start_relay()
+    equal(k.answer()[0], 200, "waits for the relay")
+    c.end(vm)
+
+
+@test
+def relay_restart_hands_the_socket_over_and_keeps_streams(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port})
+    ws = upgrade(c, sb)
+    old = c.relay
+    stop, errors, n = threading.Event(), [], [0]
+
+    def load():
+        while not stop.is_set():
+            status = get(c, "/load", by(sb))[0]
+            n[0] += 1
+            if status != 200:
+                errors.append(status)
+    t = threading.Thread(target=load)
+    t.start()
+    time.sleep(0.2)
+    c.relay = c.start_relay()
+    time.sleep(0.4)
+    stop.set()
+    t.join()
+    equal(errors, [], "errors of %d requests" % n[0])
+    equal(ws.send("still here").f.read(10), b"still here")
+    check(old.poll() is None, "the old relay serves its last stream")
+    ws.s.shutdown(socket.SHUT_RDWR)
+    ws.s.close()
+    wait_for(lambda: old.poll() is not None, 15, "the old relay to end")
+    c.children.remove(old)
+    c.end(vm)
+
+
+@test
+def proxy_upgrade_drops_no_request_and_no_stream(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port})
+    ws = upgrade(c, sb)
+    keep = Raw(c)
+    equal(keep.send("GET /k HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0], 200)
+    old = c.proxies[0]
+    stop, errors, n = threading.Event(), [], [0]
+
+    def load():
+        while not stop.is_set():
+            try:
+                status = get(c, "/load", by(sb))[0]
+            except OSError as e:
+                status = e
+            n[0] += 1
+            if status != 200:
+                errors.append(status)
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    for t in threads:
+        t.start()
+    time.sleep(0.3)
+    c.proxies[0] = c.start_proxy(0, port=old.port, tls_port=old.tls_port)
+    time.sleep(0.5)
+    stop.set()
+    for t in threads:
+        t.join()
+    equal(errors, [], "errors of %d requests" % n[0])
+    equal(ws.send("still here").f.read(10), b"still here")
+    status, headers, _ = keep.send("GET /k HTTP/1.1\r\n%s\r\n" % by(sb)).answer()
+    equal((status, headers.get("connection")), (200, "close"), "the old process sends its clients away politely")
+    check(old.poll() is None, "the old process serves its last stream")
+    ws.s.shutdown(socket.SHUT_RDWR)
+    ws.s.close()
+    wait_for(lambda: old.poll() is not None, 15, "the old process to end")
+    c.children.remove(old)
+    c.end(vm)
+
+
+@test
+def certificate_is_reloaded_without_a_restart(c, svc, life):
+    import ssl
+    def serial():
+        s = socket.create_connection(("127.0.0.1", c.tls_port), 5)
+        ctx = ssl.create_default_context(cafile=str(c.dir / "tls/ca.pem"))
+        with ctx.wrap_socket(s, server_hostname="1-x.cube.test") as t:
+            return t.getpeercert()["serialNumber"]
+    before = serial()
+    tls = c.dir / "tls"
+    subprocess.run("openssl req -newkey rsa:2048 -nodes -keyout %s/n.key -subj /CN=cube.test -out %s/n.csr && printf 'subjectAltName=DNS:*.cube.test,DNS:localhost' > %s/ext && "
+                   "openssl x509 -req -in %s/n.csr -CA %s/ca.pem -CAkey %s/ca.key -CAcreateserial -days 30 -extfile %s/ext -out %s/n.pem" % ((tls,) * 8),
+                   shell=True, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    os.replace(tls / "n.key", tls / "ingress.key")
+    time.sleep(1.2)  # between the two renames key and certificate do not fit: the old pair stays
+    equal(serial(), before)
+    os.replace(tls / "n.pem", tls / "ingress.pem")
+    wait_for(lambda: serial() != before, 5, "the new certificate")
+
+
+@test
+def metrics_and_access_log(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port})
+    equal(get(c, "/logged?secret=1", by(sb), "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n")[0], 200)
+    s = socket.create_connection(("127.0.0.1", c.proxies[0].admin), 5)
+    s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    text = s.makefile().read()
+    for want in ('cube_proxy_requests_total{class="2xx"}', 'phase="first_byte"', 'event="wakes"'):
+        check(want in text, want + " in the metrics")
+    line = wait_for(lambda: [l for l in open(c.dir / "access.log") if "/logged" in l], 3, "the log line")[0]
+    entry = json.loads(line)
+    equal((entry["sandbox"], entry["port"], entry["status"], entry["request"], entry["trace"]),
+          (sb, 8000, 200, "GET /logged", "0af7651916cd43dd8448eb211c80319c"))
+    c.end(vm)
+
+
+if __name__ == "__main__":
+    svc = Service()
+    with Cluster(config="  drain_timeout: 3s\n") as c:
+        life = Lifecycle(c)
+        code = run("ingress lifecycle", c, svc, life)
+        life.p.kill()
+    sys.exit(code)
