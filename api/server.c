@@ -25,6 +25,9 @@
             */
 #define PIPELINE_MAX (64 << 10) /* bytes a client may send ahead while its request is served */
 #define SWEEP_MS 1000
+/* libh2o answers 413 at once and closes with bytes unread, which many clients see as a reset; up to this size
+ * the body is taken in and the handler answers, on a connection that lives on. */
+#define ENTITY_MAX (32 << 20)
 #define DRAIN_MS 10000
 #define DRAIN_STEP_MS 20
 
@@ -309,7 +312,7 @@ void server_setup(struct api *api)
 {
     h2o_config_init(&api->h2o);
     api->h2o.server_name = h2o_iovec_init(H2O_STRLIT("cube-api"));
-    api->h2o.max_request_entity_size = BODY_MAX;
+    api->h2o.max_request_entity_size = ENTITY_MAX;
     api->h2o.http1.req_timeout = KEEPALIVE_MS;
     api->h2o.http1.upgrade_to_http2 = 0;
     api->h2o.proxy.io_timeout = (uint64_t)api->auth_timeout_ms;

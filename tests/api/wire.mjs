@@ -59,12 +59,16 @@ await test('wire: Expect: 100-continue', async () => {
 })
 
 await test('wire: a body over the limit is 413 in JSON, whatever its framing', async () => {
-  const big = Buffer.alloc((16 << 20) + 1024, 0x20)
+  const r = await fetch(c.url + '/v2/sandboxes', { method: 'POST', body: Buffer.alloc(17 << 20, 0x20), headers: { 'X-API-Key': c.apiKey } })
+  equal([r.status, (await r.json()).code], [413, 413], '17 MiB with a length, by fetch')
+  const chunked = await fetch(c.url + '/v2/sandboxes', { method: 'POST', body: new Blob([Buffer.alloc(17 << 20, 0x20)]).stream(), duplex: 'half', headers: { 'X-API-Key': c.apiKey } })
+  equal([chunked.status, (await chunked.json()).code], [413, 413], '17 MiB in chunks, by fetch')
+  const big = Buffer.alloc((32 << 20) + 1024, 0x20)
   for (const extra of [`Content-Length: ${big.length}\r\n`, 'Transfer-Encoding: chunked\r\n']) {
     const pieces = extra.startsWith('C') ? [post('', extra)] : [post('', extra), `${big.length.toString(16)}\r\n`, big]
-    const r = await raw(pieces, 10000)
-    equal(answers(r.text), [413], extra)
-    equal(errorBody(r.text).code, 413, 'code')
+    const far = await raw(pieces, 10000)
+    equal(answers(far.text), [413], extra)
+    equal(errorBody(far.text).code, 413, 'code')
   }
 })
 
