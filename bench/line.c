@@ -1,0 +1,256 @@
+/* `line`: what a newcomer sees: the cluster comes up, a sandbox is created, a command runs. A cluster of its
+ * own, in its own directories and on free ports, so that a running one is not disturbed. */
+#include "bench/bench.h"
+#include "bench/proc.h"
+#include "bench/web.h"
+#include "lib/base/clock.h"
+#include "lib/net/fiber.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define PORT_TRIES 200
+
+enum metric { UP_COLD, UP_FIRST, UP_WARM, CREATE_BOOT, RUN, SHELL, METRICS };
+
+struct line {
+    const struct bench_options *o;
+    struct loop *loop;
+    struct series s[METRICS];
+    char dir[40], state[64], run[64], log[64], base[16], api_key[64];
+    int port;
+    struct err *e;
+    int result;
+};
+
+static bool port_free(int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    bool ok = bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
+    close(fd);
+    return ok;
+}
+
+/* A base from which all ports of a cluster are free (cli/settings.h). */
+static int find_ports(struct line *l)
+{
+    static const int offsets[] = {0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141};
+    for (int i = 0; i < PORT_TRIES; i++) {
+        int base = 21000 + (int)((getpid() * 37 + i * 200) % 9000);
+        bool all = true;
+        for (size_t k = 0; k < sizeof offsets / sizeof *offsets; k++)
+            all &= port_free(base + offsets[k]);
+        if (all) {
+            l->port = base;
+            snprintf(l->base, sizeof l->base, "%d", base);
+            return 0;
+        }
+    }
+    return err_set(l->e, ERR_INTERNAL, "line: no free ports between 21000 and 30000");
+}
+
+static int cube(struct line *l, const char *root, const char *verb, double *seconds)
+{
+    char program[600];
+    snprintf(program, sizeof program, "%s/cube", root);
+    int64_t t = clock_mono_us();
+    int status = proc_run(
+        (char *[]){program, (char *)verb, "--state", l->state, "--run", l->run, "--port-base", l->base, NULL},
+        l->log, l->e);
+    if (seconds)
+        *seconds = (double)(clock_mono_us() - t) / 1e6;
+    if (status == 0)
+        return 0;
+    err_set(l->e, ERR_INTERNAL, "`cube %s` ended with status %d", verb, status);
+    return err_remedy(l->e, "see %s", l->log);
+}
+
+static int up(struct line *l, enum metric m)
+{
+    double seconds;
+    if (cube(l, l->o->root, "up", &seconds) < 0)
+        return -1;
+    series_add(&l->s[m], seconds);
+    return 0;
+}
+
+/* From a fresh clone with an empty cache: kernel, base image, programs. */
+static int up_cold(struct line *l)
+{
+    char clone[128], cache[64];
+    double seconds;
+    snprintf(clone, sizeof clone, "%s/clone", l->dir);
+    snprintf(cache, sizeof cache, "%s/cache", l->dir);
+    if (proc_run((char *[]){"git", "clone", "-q", (char *)l->o->root, clone, NULL}, l->log, l->e) != 0)
+        return err_set(l->e, ERR_INTERNAL, "line: cloning %s failed", l->o->root);
+    char *kept = strdup(getenv("CUBE_CACHE") ? getenv("CUBE_CACHE") : ""), *build = strdup(l->o->build);
+    setenv("CUBE_CACHE", cache, 1);
+    unsetenv("CUBE_BUILD_DIR");
+    int r = cube(l, clone, "up", &seconds);
+    if (r == 0)
+        series_add(&l->s[UP_COLD], seconds);
+    if (r == 0)
+        r = cube(l, clone, "down", NULL);
+    if (*kept)
+        setenv("CUBE_CACHE", kept, 1);
+    else
+        unsetenv("CUBE_CACHE");
+    setenv("CUBE_BUILD_DIR", build, 1);
+    free(kept);
+    free(build);
+    proc_run((char *[]){"rm", "-rf", l->state, l->run, clone, cache, NULL}, l->log, l->e);
+    return r;
+}
+
+static int read_key(struct line *l)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/keys/api_key", l->state);
+    FILE *f = fopen(path, "re");
+    bool ok = f && fgets(l->api_key, sizeof l->api_key, f);
+    if (f)
+        fclose(f);
+    l->api_key[strcspn(l->api_key, "\r\n")] = '\0';
+    return ok ? 0 : err_sys(l->e, ERR_INTERNAL, "reading %s", path);
+}
+
+static int create(struct line *l, struct httpc *api, char id[32], char token[80], int64_t *us)
+{
+    _cleanup_buf_ struct buf answer = {0};
+    int status = web_call(api, "POST", "/v2/sandboxes",
+                          "{\"templateID\":\"base\",\"timeout\":600,\"secure\":true}", &answer, us);
+    if (status != 201 || !web_string(&answer, "sandboxID", id, 32) ||
+        !web_string(&answer, "envdAccessToken", token, 80))
+        return err_set(l->e, ERR_INTERNAL, "create answered %d: %.150s", status, buf_cstr(&answer));
+    return 0;
+}
+
+static int kill_sandbox(struct line *l, struct httpc *api, const char *id)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/sandboxes/%s", id);
+    int status = web_call(api, "DELETE", path, NULL, NULL, NULL);
+    return status == 204 ? 0 : err_set(l->e, ERR_INTERNAL, "DELETE %s answered %d", path, status);
+}
+
+/* The same shell inside the guest, without us: a small program there starts it again and again and prints the
+ * times. */
+static int measure_shell(struct line *l, struct httpc *envd, long rounds)
+{
+    char command[600];
+    _cleanup_buf_ struct buf out = {0};
+    snprintf(command, sizeof command,
+             "exec python3 -c \"\nimport os, time\nfor i in range(%ld):\n t = time.perf_counter()\n"
+             " p = os.posix_spawn('/bin/bash', ['bash', '-l', '-c', 'echo hi'], os.environ,"
+             " file_actions=[(os.POSIX_SPAWN_OPEN, 1, '/dev/null', os.O_WRONLY, 0)])\n os.waitpid(p, 0)\n"
+             " print((time.perf_counter() - t) * 1000)\n\"",
+             rounds);
+    if (web_run(envd, command, &out, NULL, l->e) != 0)
+        return l->e->code ? -1
+                          : err_set(l->e, ERR_INTERNAL, "the measuring program failed in the guest: %.100s",
+                                    buf_cstr(&out));
+    char *save = NULL;
+    for (char *p = strtok_r((char *)buf_cstr(&out), "\n", &save); p; p = strtok_r(NULL, "\n", &save))
+        series_add(&l->s[SHELL], strtod(p, NULL));
+    return 0;
+}
+
+static int measure_sandbox(struct line *l)
+{
+    char header[512], id[32], token[80];
+    long rounds = l->o->rounds ? l->o->rounds : 200;
+    snprintf(header, sizeof header, "X-API-Key: %s\r\n", l->api_key);
+    struct httpc *api = httpc_new(l->loop, l->port, 1, header);
+    int r = 0;
+    int64_t us;
+    for (int i = 0; i < 20 && r == 0; i++) {
+        r = create(l, api, id, token, &us);
+        if (r == 0) {
+            series_add(&l->s[CREATE_BOOT], (double)us / 1000);
+            r = kill_sandbox(l, api, id);
+        }
+    }
+    if (r == 0)
+        r = create(l, api, id, token, &us);
+    if (r == 0) {
+        snprintf(header, sizeof header,
+                 "E2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: %s\r\nAuthorization: "
+                 "Basic dXNlcjo=\r\n"
+                 "Connect-Protocol-Version: 1\r\n",
+                 id, token);
+        struct httpc *envd = httpc_new(l->loop, l->port + 20, 1, header);
+        for (long i = 0; i < rounds + 10 && r == 0; i++) {
+            _cleanup_buf_ struct buf out = {0};
+            int code = web_run(envd, "echo hi", &out, &us, l->e);
+            if (code != 0 || strcmp(buf_cstr(&out), "hi\n") != 0)
+                r = l->e->code
+                        ? -1
+                        : err_set(l->e, ERR_INTERNAL, "`echo hi` ended with %d: %.60s", code, buf_cstr(&out));
+            else if (i >= 10)
+                series_add(&l->s[RUN], (double)us / 1000);
+        }
+        if (r == 0)
+            r = measure_shell(l, envd, rounds);
+        httpc_free(envd);
+        struct err ignored = {0}, *kept = l->e;
+        l->e = r < 0 ? &ignored : kept;
+        if (kill_sandbox(l, api, id) < 0)
+            r = -1;
+        l->e = kept;
+    }
+    httpc_free(api);
+    return r;
+}
+
+static void run(void *arg)
+{
+    struct line *l = arg;
+    l->result = measure_sandbox(l);
+    loop_stop(l->loop);
+}
+
+static int measure(struct line *l)
+{
+    if (find_ports(l) < 0 || (l->o->cold && up_cold(l) < 0))
+        return -1;
+    if (up(l, UP_FIRST) < 0 || cube(l, l->o->root, "down", NULL) < 0 || up(l, UP_WARM) < 0 || read_key(l) < 0)
+        return -1;
+    fiber_spawn(run, l);
+    loop_run(l->loop);
+    return l->result;
+}
+
+int bench_line(const struct bench_options *o, struct err *e)
+{
+    struct line l = {.o = o, .e = e, .dir = "/tmp/cube-line-XXXXXX"};
+    static const struct series names[METRICS] = {
+        [UP_COLD] = {"up-cold", "s"}, [UP_FIRST] = {"up-first", "s"},
+        [UP_WARM] = {"up-warm", "s"}, [CREATE_BOOT] = {"create-boot", "ms"},
+        [RUN] = {"run", "ms"},        [SHELL] = {"shell-in-guest", "ms"}};
+    memcpy(l.s, names, sizeof names);
+    if (!mkdtemp(l.dir))
+        return err_sys(e, ERR_INTERNAL, "making a directory below /tmp");
+    snprintf(l.state, sizeof l.state, "%s/state", l.dir);
+    snprintf(l.run, sizeof l.run, "%s/run", l.dir);
+    snprintf(l.log, sizeof l.log, "%s/log", l.dir);
+    l.loop = loop_new();
+    if (!l.loop || fiber_start(l.loop, 1, e) < 0)
+        return err_set(e, ERR_INTERNAL, "line: out of memory");
+    int r = measure(&l);
+    struct err ignored = {0}, *kept = l.e;
+    l.e = &ignored;
+    cube(&l, o->root, "down", NULL);
+    l.e = kept;
+    if (r < 0)
+        return -1; /* the log and the state stay for a look */
+    proc_run((char *[]){"rm", "-rf", l.dir, NULL}, "/dev/null", &ignored);
+    report_print("line", l.s, METRICS, o->json);
+    return 0;
+}

@@ -1,0 +1,107 @@
+/* cube-bench: lists the benchmarks, runs one. A benchmark is a function here or a program of the part that it
+ * measures; all print the same object (bench/report.h). */
+#include "bench/bench.h"
+
+#include "lib/base/log.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct benchmark {
+    const char *name, *help;
+    int (*run)(const struct bench_options *o, struct err *e);
+    const char *command;
+};
+
+static const struct benchmark benchmarks[] = {
+#define BENCH(name, help, run, command) {name, help, run, command},
+#include "bench/benchmarks.inc"
+#undef BENCH
+};
+#define COUNT (sizeof benchmarks / sizeof *benchmarks)
+
+static void expand(const char *command, const struct bench_options *o, char *out, size_t room)
+{
+    const char *rest = strchr(command + 1, '@') + 1;
+    snprintf(out, room, "%s%s", strncmp(command, "@build@", 7) == 0 ? o->build : o->root, rest);
+}
+
+static bool available(const struct benchmark *b, const struct bench_options *o)
+{
+    char path[1024];
+    if (b->run)
+        return true;
+    expand(b->command, o, path, sizeof path);
+    return access(path, X_OK) == 0;
+}
+
+static void list(const struct bench_options *o)
+{
+    printf("usage: cube-bench NAME [--json] [--rounds N] [--scale N] [--cold]\n\n");
+    for (size_t i = 0; i < COUNT; i++)
+        if (available(&benchmarks[i], o))
+            printf("  %-14s %s\n", benchmarks[i].name, benchmarks[i].help);
+}
+
+static int run_command(const struct benchmark *b, const struct bench_options *o, char **rest)
+{
+    char path[1024];
+    char *argv[32] = {path, (char *)b->name};
+    int n = 2;
+    expand(b->command, o, path, sizeof path);
+    if (o->json)
+        argv[n++] = "--json";
+    for (; *rest && n < 31; rest++)
+        argv[n++] = *rest;
+    execv(path, argv);
+    fprintf(stderr, "cube-bench: running %s: %m\n", path);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench_options o = {.root = getenv("CUBE_ROOT"), .build = getenv("CUBE_BUILD_DIR")};
+    static const struct option longs[] = {{"json", 0, NULL, 'j'},  {"cold", 0, NULL, 'c'},
+                                          {"scale", 1, NULL, 's'}, {"rounds", 1, NULL, 'r'},
+                                          {"help", 0, NULL, 'h'},  {0}};
+    o.root = o.root ? o.root : ".";
+    o.build = o.build ? o.build : "build";
+    int c;
+    while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        if (c == 'j')
+            o.json = true;
+        else if (c == 'c')
+            o.cold = true;
+        else if (c == 's')
+            o.scale = strtol(optarg, NULL, 10);
+        else if (c == 'r')
+            o.rounds = strtol(optarg, NULL, 10);
+        else if (c == 'h')
+            return list(&o), 0;
+        else
+            return 2;
+    }
+    if (optind == argc)
+        return list(&o), 0;
+    log_init("cube-bench", LOG_WARN);
+    setenv("CUBE_ROOT", o.root, 0);
+    setenv("CUBE_BUILD_DIR", o.build, 0);
+    for (size_t i = 0; i < COUNT; i++) {
+        if (strcmp(benchmarks[i].name, argv[optind]) != 0)
+            continue;
+        if (!benchmarks[i].run)
+            return run_command(&benchmarks[i], &o, argv + optind + 1);
+        struct err e = {0};
+        report_start();
+        if (benchmarks[i].run(&o, &e) == 0)
+            return 0;
+        fprintf(stderr, "cube-bench %s: %s%s%s\n", benchmarks[i].name, e.msg, e.remedy[0] ? "\n  " : "",
+                e.remedy);
+        return 1;
+    }
+    fprintf(stderr, "cube-bench: no benchmark \"%s\"; without a name they are listed\n", argv[optind]);
+    return 2;
+}
