@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PORT_TRIES 200
@@ -237,6 +238,7 @@ int bench_line(const struct bench_options *o, struct err *e)
     memcpy(l.s, names, sizeof names);
     if (!mkdtemp(l.dir))
         return err_sys(e, ERR_INTERNAL, "making a directory below /tmp");
+    chmod(l.dir, 0755); /* the daemons run as users of their own */
     snprintf(l.state, sizeof l.state, "%s/state", l.dir);
     snprintf(l.run, sizeof l.run, "%s/run", l.dir);
     snprintf(l.log, sizeof l.log, "%s/log", l.dir);

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,26 +26,22 @@ static int dial(int port)
     return r;
 }
 
+/* Below the ephemeral range, so that no outgoing connection sits on it; never the same twice. */
 int proc_free_port(void)
 {
-    static int given[64];
-    static size_t count;
+    static int next;
+    if (next == 0)
+        next = 10000 + (getpid() * 31) % 20000;
     for (;;) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof a;
-        if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || getsockname(fd, (struct sockaddr *)&a, &len) < 0)
-            abort();
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, port = next++;
+        struct sockaddr_in a = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        bool ok = bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 1) == 0;
         close(fd);
-        int port = ntohs(a.sin_port);
-        bool again = false; /* the kernel may name a port twice before its first user binds it */
-        for (size_t i = 0; i < count; i++)
-            again |= given[i] == port;
-        if (again)
-            continue;
-        if (count < sizeof given / sizeof *given)
-            given[count++] = port;
-        return port;
+        if (ok)
+            return port;
     }
 }
 

@@ -82,6 +82,8 @@ void loop_free(struct loop *l)
 {
     if (!l)
         return;
+    h2o_evloop_run(l->h2o,
+                   0); /* lets h2o free the sockets that were closed last, while all else is still there */
     loop_signals_free(l);
     loop_watch_free(l->inbox.watch);
     if (l->inbox.event_fd >= 0)
@@ -93,7 +95,6 @@ void loop_free(struct loop *l)
     }
     pthread_mutex_destroy(&l->inbox.lock);
     loop_timers_free(l);
-    h2o_evloop_run(l->h2o, 0); /* lets h2o free the sockets that were closed last */
     h2o_evloop_destroy(l->h2o);
     free(l);
 }

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +12,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Below the ephemeral range, so that no outgoing connection of another test sits on it; never the same twice.
+ */
 static inline int free_port(void)
 {
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || getsockname(fd, (struct sockaddr *)&a, &len) < 0)
-        abort();
-    close(fd);
-    return ntohs(a.sin_port);
+    static int next;
+    if (next == 0)
+        next = 10000 + (getpid() * 31) % 20000;
+    for (;;) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, port = next++;
+        struct sockaddr_in a = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        bool ok = bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 1) == 0;
+        close(fd);
+        if (ok)
+            return port;
+    }
 }
 
 /* `args` are further words of the command line, up to a NULL. */
