@@ -127,11 +127,19 @@ await test('wire: when the client leaves, the work for it is cancelled', async (
 })
 
 await test('wire: the rate limit answers 429 with when to come back', async () => {
-  await freshWindow()
-  const all = await Promise.all(Array.from({ length: 80 }, () => call('GET', '/teams')))
-  const refused = all.filter((r) => r.status === 429)
-  equal(refused.length, 20, 'refused')
-  const r = refused[0], b = await r.json()
+  // On one connection, so that a busy machine rarely spreads them over two windows; then it is done again.
+  const get = `GET /teams HTTP/1.1\r\nHost: x\r\nX-API-Key: ${c.apiKey}\r\n`
+  let statuses = []
+  for (let i = 0; i < 4 && statuses.filter((s) => s === 429).length !== 20; i++) {
+    await freshWindow()
+    statuses = answers((await raw((get + '\r\n').repeat(79) + get + 'Connection: close\r\n\r\n', 6000)).text)
+    equal(statuses.length, 80, 'all are answered')
+  }
+  equal(statuses.map((s, i) => (s === (i < 60 ? 200 : 429) ? 1 : 0)).reduce((a, b) => a + b), 80, `60 pass, 20 are refused: ${statuses}`)
+  const r = await until(async () => {
+    const all = await Promise.all(Array.from({ length: 70 }, () => call('GET', '/teams')))
+    return all.find((one) => one.status === 429)
+  }, 9000, 'one more is refused'), b = await r.json()
   equal([b.code, b.message], [429, 'Rate limit exceeded'], 'body')
   ok(/^[1-9]\d*$/.test(r.headers.get('retry-after')), 'Retry-After is a positive integer')
   equal([r.headers.get('ratelimit-limit'), r.headers.get('ratelimit-remaining')], ['60', '0'], 'RateLimit headers')
