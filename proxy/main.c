@@ -70,8 +70,8 @@ static int confirm = -1; /* a predecessor waits for our word */
 static bool accepting;
 static int64_t started_ms;
 
-/* Accepting begins when routes can be looked up (or after a while without Redis): until then a predecessor goes on, or clients wait in the
- * queue of the socket. */
+/* Accepting begins when routes can be looked up (or after a while without Redis): until then a predecessor
+ * goes on, or clients wait in the queue of the socket. */
 static void accept_start(void)
 {
     struct err e = {0};

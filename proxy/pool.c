@@ -349,13 +349,14 @@ void back_release(struct back *b)
     idle_add(b);
 }
 
-void pool_close_other_generations(struct sandbox *s, uint64_t gen, bool all)
+void pool_close_older(struct sandbox *s, uint64_t gen)
 {
-    for (struct back *b = s->backs, *next; b; b = next) {
-        next = b->next;
-        if (!all && b->gen == gen)
-            continue;
+    for (struct back *b = s->backs; b;) {
         struct exchange *x = b->x;
+        if (b->gen >= gen) {
+            b = b->next;
+            continue;
+        }
         if (b->state == BACK_CONNECTING) {
             not_connected(b, CONNECT_STALE);
         } else if (x) {
@@ -370,8 +371,6 @@ void pool_close_other_generations(struct sandbox *s, uint64_t gen, bool all)
         } else {
             back_close(b, true);
         }
-        next = s->backs; /* callbacks may have changed the list: start over, closed ones are gone from it */
-        while (next && !all && next->gen == gen)
-            next = next->next;
+        b = s->backs; /* callbacks may have changed the list; what was closed is gone from it */
     }
 }

@@ -299,7 +299,8 @@ void pool_forget(struct exchange *x);
 /** The service is ready for another request. */
 void back_release(struct back *b);
 void back_close(struct back *b, bool reset);
-void pool_close_other_generations(struct sandbox *s, uint64_t gen, bool all);
+/** Closes every connection of a generation before `gen`. */
+void pool_close_older(struct sandbox *s, uint64_t gen);
 
 /** Sends the request head of a connected exchange and starts to pull its body. */
 void back1_send(struct exchange *x, struct back *b);

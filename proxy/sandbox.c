@@ -232,12 +232,11 @@ void sandbox_changed(struct worker *w, const char *id, uint64_t gen, enum route_
     if (s == NULL)
         return;
     s->exchanges++;
-    /* While it is pausing the VM may still come back (pause refused): its streams end by themselves if it
+    /* Events may come late: connections of a newer generation than the event's are none of its business.
+     * While it is pausing the VM may still come back (pause refused): its streams end by themselves if it
      * does not. */
-    if (state == ROUTE_RUNNING || state == ROUTE_RESUMING || state == ROUTE_PAUSING)
-        pool_close_other_generations(s, gen, false);
-    else
-        pool_close_other_generations(s, 0, true);
+    bool alive = state == ROUTE_RUNNING || state == ROUTE_RESUMING || state == ROUTE_PAUSING;
+    pool_close_older(s, alive ? gen : gen + 1);
     if (s->waiting == WAIT_RESUME) {
         dp_timer_stop(&s->timer);
         ask(s, WAIT_LOOKUP, "");

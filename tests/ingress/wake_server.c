@@ -1,5 +1,5 @@
-/* cube.lifecycle.v1.Wake for tests: each call is printed as "WAKE id gen"; the test answers on stdin with one line "ok gen took_ms" or
- * "fail error_code text". Usage: wake_server ADDRESS KEY_DIR. */
+/* cube.lifecycle.v1.Wake for tests: each call is printed as "WAKE id gen"; the test answers on stdin with one
+ * line "ok gen took_ms" or "fail error_code text". Usage: wake_server ADDRESS KEY_DIR. */
 #include "lib/base/log.h"
 #include "lib/net/loop.h"
 #include "lib/net/rpc.h"
@@ -52,8 +52,11 @@ static void on_line(void *data)
 
 int main(int argc, char **argv)
 {
-    static const struct rpc_method methods[] = {{.path = "/cube.lifecycle.v1.Wake/Wake", .in = &cube__lifecycle__v1__wake_request__descriptor,
-                                                 .out = &cube__lifecycle__v1__wake_reply__descriptor, .roles = RPC_ROLE_PROXY, .start = on_wake},
+    static const struct rpc_method methods[] = {{.path = "/cube.lifecycle.v1.Wake/Wake",
+                                                 .in = &cube__lifecycle__v1__wake_request__descriptor,
+                                                 .out = &cube__lifecycle__v1__wake_reply__descriptor,
+                                                 .roles = RPC_ROLE_PROXY,
+                                                 .start = on_wake},
                                                 {0}};
     struct err e = {0};
     if (argc != 3)

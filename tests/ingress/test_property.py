@@ -1,0 +1,28 @@
+"""A million random lifecycle events against four proxies: no request reaches an older generation, none hangs, none fails without a cause."""
+import json
+import os
+import subprocess
+import sys
+
+from check import check, run, test
+from cluster import BUILD, Cluster, free_port
+
+EVENTS = int(os.environ.get("CUBE_CHURN_EVENTS", 1000000))
+SECONDS = int(os.environ.get("CUBE_CHURN_SECONDS", 45))
+
+
+@test
+def generations_never_go_back(c):
+    seed = int(os.environ.get("CUBE_SEED", int.from_bytes(os.urandom(3), "big")))
+    p = subprocess.run([str(BUILD / "tests/ingress/churn"), str(c.redis_port), str(free_port()), str(EVENTS), str(seed), str(SECONDS),
+                        *[str(x.port) for x in c.proxies]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    print("   seed %d: %s" % (seed, p.stdout.strip()))
+    check(p.returncode == 0, "seed %d: %s %s" % (seed, p.stdout, p.stderr[-1000:]))
+    got = json.loads(p.stdout)
+    check(got["ok"] > 1000, "too few answers to mean anything: %s" % got)
+
+
+if __name__ == "__main__":
+    with Cluster(proxies=4, config="  threads: 1\n") as c:
+        code = run("ingress property", c)
+    sys.exit(code)
