@@ -75,6 +75,7 @@ fi
 [ -s "$work/sources.list" ] || die "apt on this machine knows no Debian $suite source"
 
 packages=$(cat "${lists[@]}" | sed 's/#.*//' | xargs | tr ' ' ,)
+# Some packages (a JDK) want to put links below /usr/share/man, so the directories exist though the pages do not.
 # apt's own cleaning at the end is skipped: it emptied the lists of the build machine (mmdebstrap 1.3.5 as root);
 # customize.sh removes what it would have removed.
 say "building $hash from $(wc -l <"$work/sources.list") sources"
@@ -86,6 +87,7 @@ mmdebstrap --quiet --mode=root --variant=minbase --skip=cleanup/apt --include="$
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --essential-hook='mkdir -p "$1"/usr/share/man/man1 "$1"/usr/share/man/man8' \
     --customize-hook="sh '$here/customize.sh' \"\$1\"" \
     "$suite" "$work/root" "$work/sources.list" >&2
 
