@@ -6,7 +6,7 @@
 # Without an argument: the flavour of this host's /dev/kvm (stock when there is none).
 #
 # The result is ${CUBE_CACHE:-/var/cache/cube}/kernel/<hash>/{vmlinux,config}; the hash covers the source package,
-# patches, configuration, compiler and this script. It is whole or absent (built in a temporary directory, then
+# patches, configuration and compiler. It is whole or absent (built in a temporary directory, then
 # renamed), and one build of a flavour runs at a time. The path of vmlinux is the last line on stdout, progress goes
 # to stderr. `--hash` prints the hash and `--path` the path, without building.
 #
@@ -57,7 +57,8 @@ hash=$({
     dpkg-query -W -f '${Package} ${Version}\n' "$package"
     echo "$flavour"
     echo "$compiler"
-    cat "$here"/patches/*.patch "$here/config/common.fragment" "$here/config/$flavour.fragment" "$here/build.sh"
+    echo "recipe 1" # count up when a change of this script changes the result
+    cat "$here"/patches/*.patch "$here/config/common.fragment" "$here/config/$flavour.fragment"
 } | sha256sum | cut -c1-32)
 result=$cache/$hash
 
@@ -93,7 +94,8 @@ export KBUILD_BUILD_VERSION=1
 cc=gcc
 if command -v ccache >/dev/null; then
     cc="ccache gcc"
-    export CCACHE_DIR=$cache/ccache CCACHE_MAXSIZE=2G CCACHE_NOHASHDIR=1
+    # Depend mode spares the preprocessor run of a miss: a quarter of a cold build.
+    export CCACHE_DIR=$cache/ccache CCACHE_MAXSIZE=2G CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
 fi
 run_make() { make -C "$work/src" -s CC="$cc" HOSTCC="$cc" "$@" >&2; }
 
