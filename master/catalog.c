@@ -145,21 +145,28 @@ static int team_parse(const redisReply *r, void *out, struct err *e)
     return 0;
 }
 
+int catalog_team(struct master *m, const char *id, Cube__Master__V1__Team **out, struct err *e)
+{
+    struct team_get g = {.id = id};
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, m);
+    db_arg(&a, "team");
+    db_arg(&a, id);
+    int rc = db_eval(m, &script_catalog_get, &a, team_parse, &g, e);
+    *out = g.team;
+    return rc;
+}
+
 static void serve_get_team(struct request *r)
 {
-    Cube__Master__V1__GetTeamRequest *q = (Cube__Master__V1__GetTeamRequest *)r->in;
-    struct team_get g = {.id = q->team_id};
+    Team *t = NULL;
     struct err e = {0};
-    _cleanup_db_args_ struct db_args a;
-    db_args_start(&a, r->m);
-    db_arg(&a, "team");
-    db_arg(&a, q->team_id);
-    if (db_eval(r->m, &script_catalog_get, &a, team_parse, &g, &e) < 0) {
+    if (catalog_team(r->m, ((Cube__Master__V1__GetTeamRequest *)r->in)->team_id, &t, &e) < 0) {
         request_fail(r, &e);
         return;
     }
-    request_reply(r, &g.team->base);
-    cube__master__v1__team__free_unpacked(g.team, NULL);
+    request_reply(r, &t->base);
+    cube__master__v1__team__free_unpacked(t, NULL);
 }
 
 /* ---- keys ---- */
@@ -399,15 +406,11 @@ static int template_check(const Template *t, struct err *e)
     return 0;
 }
 
-static void serve_put_template(struct request *r)
+int catalog_put_template(struct master *m, Cube__Master__V1__Template *t, struct err *e)
 {
-    Template *t = (Template *)r->in;
-    struct err e = {0};
-    int64_t now = r->m->now_ms();
-    if (template_check(t, &e) < 0) {
-        request_fail(r, &e);
-        return;
-    }
+    int64_t now = m->now_ms();
+    if (template_check(t, e) < 0)
+        return -1;
     t->updated_ms = now;
     if (!t->created_ms)
         t->created_ms = now;
@@ -416,10 +419,18 @@ static void serve_put_template(struct request *r)
     if (!bytes)
         abort();
     cube__master__v1__template__pack(t, bytes);
-    if (template_write(r->m, "force", t, bytes, n, &e) < 0 || journal_append(r->m->journal, "template", bytes, n, &e) < 0)
+    if (template_write(m, "force", t, bytes, n, e) < 0)
+        return -1;
+    return journal_append(m->journal, "template", bytes, n, e);
+}
+
+static void serve_put_template(struct request *r)
+{
+    struct err e = {0};
+    if (catalog_put_template(r->m, (Template *)r->in, &e) < 0)
         request_fail(r, &e);
     else
-        request_reply(r, &t->base);
+        request_reply(r, r->in);
 }
 
 /* `row`: pb, team, public, spawn_count, last_spawned. */
@@ -499,14 +510,10 @@ static void serve_get_template(struct request *r)
     cube__master__v1__template__free_unpacked(t, NULL);
 }
 
-struct template_list {
-    Template **v;
-    size_t n;
-};
 
 static int templates_parse(const redisReply *r, void *out, struct err *e)
 {
-    struct template_list *l = out;
+    struct catalog_list *l = out;
     if (r->type != REDIS_REPLY_ARRAY)
         return err_set(e, ERR_INTERNAL, "listing templates: unexpected answer");
     l->v = calloc(r->elements + 1, sizeof *l->v);
@@ -514,8 +521,10 @@ static int templates_parse(const redisReply *r, void *out, struct err *e)
         abort();
     for (size_t i = 0; i < r->elements; i++) {
         Template *t = r->element[i]->elements == 2 ? template_read(r->element[i]->element[1]) : NULL;
-        if (t)
+        if (t && (l->snapshots ? *t->source_sandbox != 0 : *t->source_sandbox == 0))
             l->v[l->n++] = t;
+        else if (t)
+            cube__master__v1__template__free_unpacked(t, NULL);
     }
     return 0;
 }
@@ -528,27 +537,38 @@ static int by_creation(const void *a, const void *b)
     return strcmp(x->template_id, y->template_id);
 }
 
+int catalog_list(struct master *m, const char *team, struct catalog_list *l, struct err *e)
+{
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, m);
+    db_arg(&a, "templates");
+    db_arg(&a, team);
+    if (db_eval(m, &script_catalog_get, &a, templates_parse, l, e) < 0)
+        return -1;
+    qsort(l->v, l->n, sizeof *l->v, by_creation);
+    return 0;
+}
+
+void catalog_list_free(struct catalog_list *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        cube__master__v1__template__free_unpacked(l->v[i], NULL);
+    free(l->v);
+}
+
 static void serve_list_templates(struct request *r)
 {
-    Cube__Master__V1__ListTemplatesRequest *q = (Cube__Master__V1__ListTemplatesRequest *)r->in;
-    struct template_list l = {0};
+    struct catalog_list l = {0};
     struct err e = {0};
-    _cleanup_db_args_ struct db_args a;
-    db_args_start(&a, r->m);
-    db_arg(&a, "templates");
-    db_arg(&a, q->team_id);
-    if (db_eval(r->m, &script_catalog_get, &a, templates_parse, &l, &e) < 0) {
+    if (catalog_list(r->m, ((Cube__Master__V1__ListTemplatesRequest *)r->in)->team_id, &l, &e) < 0) {
         request_fail(r, &e);
         return;
     }
-    qsort(l.v, l.n, sizeof *l.v, by_creation);
     Cube__Master__V1__ListTemplatesReply reply = CUBE__MASTER__V1__LIST_TEMPLATES_REPLY__INIT;
     reply.templates = l.v;
     reply.n_templates = l.n;
     request_reply(r, &reply.base);
-    for (size_t i = 0; i < l.n; i++)
-        cube__master__v1__template__free_unpacked(l.v[i], NULL);
-    free(l.v);
+    catalog_list_free(&l);
 }
 
 static void serve_delete_template(struct request *r)
@@ -571,6 +591,8 @@ static void serve_delete_template(struct request *r)
         db_arg(&a, t->template_id);
         if (db_eval(r->m, &script_catalog, &a, int_parse, &done, &e) == 0)
             journal_append(r->m->journal, "untemplate", t->template_id, strlen(t->template_id), &e);
+        if (!e.code && *t->source_sandbox)
+            snapshot_drop_later(r->m, t->node_id, t->template_id);
     }
     cube__master__v1__template__free_unpacked(t, NULL);
     if (e.code) {

@@ -201,7 +201,10 @@ static int no_room(struct placement *p, const uint32_t rejected[SCHED_REASONS], 
             most = (enum sched_reject)i;
         }
     }
-    if (p->attempts > 0) {
+    if (*p->tpl->node_id && !p->attempts && !p->refusals) {
+        err_set(e, ERR_NO_COMPATIBLE_NODE, "Failed to place sandbox: snapshot %s lies on node %s, which takes nothing now", p->spec->template_id,
+                p->tpl->node_id);
+    } else if (p->attempts > 0) {
         err_set(e, ERR_CREATE_FAILED, "Failed to place sandbox: %d node%s tried, the last said: %.150s", p->attempts,
                 p->attempts == 1 ? " was" : "s were", p->last.msg);
         if (p->last.code == ERR_CAPACITY || p->last.code == ERR_STORAGE_FULL || p->last.code == ERR_UNAVAILABLE)
@@ -231,8 +234,8 @@ static int look_again(struct placement *p, struct err *e)
     bool *grown = realloc(p->excluded, (f->n + 1) * sizeof *grown);
     if (!grown)
         return err_set(e, ERR_UNAVAILABLE, "placing a sandbox: out of memory");
-    for (size_t i = p->excluded_n; i < f->n; i++)
-        grown[i] = false;
+    for (size_t i = p->excluded_n; i < f->n; i++) /* a snapshot starts where it lies */
+        grown[i] = *p->tpl->node_id && strcmp(p->tpl->node_id, f->nodes[i]->id) != 0;
     p->excluded = grown;
     p->excluded_n = f->n;
     return 0;

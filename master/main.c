@@ -53,6 +53,7 @@ static int start(struct loop *l, struct err *e)
         return err_set(e, ERR_UNAVAILABLE, "starting: out of memory");
     rpc_server_set_serving(m->server, false);
     rpc_server_add(m->server, sandboxes_methods, m);
+    rpc_server_add(m->server, snapshots_methods, m);
     rpc_server_add(m->server, catalog_methods, m);
     rpc_server_add(m->server, nodes_methods, m);
     rpc_server_add(m->server, link_methods, m);

@@ -118,7 +118,7 @@ void route_event_wait(struct master *m, const char *id, int64_t timeout_ms);
 void route_event_seen(struct master *m, const char *id); /* from the follower of the stream */
 
 /* ---- services ---- */
-extern const struct rpc_method sandboxes_methods[], catalog_methods[], nodes_methods[], link_methods[];
+extern const struct rpc_method sandboxes_methods[], snapshots_methods[], catalog_methods[], nodes_methods[], link_methods[];
 
 extern const struct config_key master_config_keys[];
 int master_config_check(const struct master_config *c, struct err *e);

@@ -40,4 +40,25 @@ int64_t remaining_ms(struct master *m, int64_t end_ms);
 /** One template by name as the team sees it; the message is owned by the caller. */
 int catalog_template(struct master *m, const char *team, const char *name, Cube__Master__V1__Template **out, struct err *e);
 
-extern int64_t ops_initial_memory(const struct master *m, const Cube__V1__Limits *l); /* MiB to reserve for a new VM */
+int catalog_team(struct master *m, const char *id, Cube__Master__V1__Team **out, struct err *e);
+int catalog_put_template(struct master *m, Cube__Master__V1__Template *t, struct err *e);
+
+/** Templates, or snapshots, of a team ("" = all), newest first. Release with catalog_list_free. */
+struct catalog_list {
+    bool snapshots;
+    Cube__Master__V1__Template **v;
+    size_t n;
+};
+int catalog_list(struct master *m, const char *team, struct catalog_list *l, struct err *e);
+void catalog_list_free(struct catalog_list *l);
+
+/** Tells a node to delete a snapshot's files; in a fiber of its own, once. */
+void snapshot_drop_later(struct master *m, const char *node, const char *id);
+
+/** Operations on a running sandbox. The snapshot's template is owned by the caller. */
+int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, const char *trace, Cube__Master__V1__Template **out,
+                struct err *e);
+int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, const char *trace, struct record *out, struct err *e);
+int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *req, struct record *out, struct err *e);
+
+int64_t ops_initial_memory(const struct master *m, const Cube__V1__Limits *l); /* MiB to reserve for a new VM */

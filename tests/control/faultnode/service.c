@@ -144,7 +144,8 @@ static void start_common(struct job *j, bool restore)
         job_fail(j, ERR_STALE_GENERATION, text);
         return;
     }
-    if (restore && (!s || s->state != CUBE__V1__SANDBOX_STATE__PAUSED)) {
+    bool rollback = restore && *q->snapshot_id && s && s->state == CUBE__V1__SANDBOX_STATE__RUNNING;
+    if (restore && !rollback && (!s || s->state != CUBE__V1__SANDBOX_STATE__PAUSED)) {
         job_fail(j, ERR_NOT_FOUND, "no such paused sandbox");
         return;
     }

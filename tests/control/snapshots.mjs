@@ -1,0 +1,90 @@
+// Snapshot, fork, rollback, network policy: operations on a running sandbox; and storms of pauses and wakes.
+import { Cluster, test, assert, equal, until, rejects, sleep, done, proto } from './harness.mjs';
+
+const c = new Cluster();
+await c.redis();
+const port = await c.master('m1', { report_interval: '200ms' });
+const n = await c.sim('n', [port], ['--nodes', 2]);
+await c.lifecycle('l1');
+const s = await c.seed();
+await until('nodes', async () => (await s.nodes('List', {})).nodes.filter((x) => x.status === 'ready').length === 2);
+const create = async (more = {}) => (await s.sandboxes('Create', { spec: { team_id: 't1', template_id: 'base', timeout_ms: 300000, ...more } })).sandbox;
+const q = (x, more = {}) => ({ sandbox_id: x.spec.sandbox_id, team_id: 't1', ...more });
+
+await test('a snapshot by name and one without; both start sandboxes on the node where they lie', async () => {
+  const x = await create();
+  const a = await s.sandboxes('Snapshot', q(x, { name: 'mine' })), b = await s.sandboxes('Snapshot', q(x));
+  equal([a.snapshot_id, a.names], ['t1/mine:default', ['t1/mine:default']]);
+  assert(/^[a-z0-9]{20}:default$/.test(b.snapshot_id) && b.names.length === 0, JSON.stringify(b));
+  for (const id of ['mine', 't1/mine', a.snapshot_id, b.snapshot_id]) {
+    const y = (await s.sandboxes('Create', { spec: { team_id: 't1', template_id: id, timeout_ms: 60000 } })).sandbox;
+    equal([y.node_id, y.spec.limits.memory_mib], [x.node_id, 512], id);
+    await s.sandboxes('Kill', q(y));
+  }
+  await rejects(s.sandboxes('Snapshot', q(x, { name: 'other/mine' })), 'invalid_argument', /namespace/);
+  await rejects(s.sandboxes('Create', { spec: { team_id: 't2', template_id: b.snapshot_id, timeout_ms: 1 } }), 'forbidden');
+  equal((await s.catalog('ListTemplates', { team_id: '' })).templates.map((t) => t.template_id), ['tpl1'], 'snapshots are no templates');
+  const list = await s.sandboxes('ListSnapshots', { team_id: 't1' });
+  equal(list.snapshots.map((v) => v.snapshot_id), [b.snapshot_id, a.snapshot_id]);
+  equal((await s.sandboxes('ListSnapshots', { team_id: 't1', name: 'mine' })).snapshots.length, 1);
+  const first = await s.sandboxes('ListSnapshots', { team_id: 't1', sandbox_id: x.spec.sandbox_id, limit: 1 });
+  const second = await s.sandboxes('ListSnapshots', { team_id: 't1', limit: 1, cursor: first.next_cursor });
+  equal([first.snapshots[0].snapshot_id, second.snapshots[0].snapshot_id, second.next_cursor], [b.snapshot_id, a.snapshot_id, '']);
+  await s.catalog('DeleteTemplate', { name: a.snapshot_id, team_id: 't1' });
+  equal((await s.sandboxes('ListSnapshots', { team_id: 't1' })).snapshots.length, 1);
+  await rejects(s.sandboxes('Create', { spec: { team_id: 't1', template_id: 'mine', timeout_ms: 1 } }), 'not_found');
+  await s.nodes('Cordon', { node_id: x.node_id });
+  await rejects(s.sandboxes('Create', { spec: { team_id: 't1', template_id: b.snapshot_id, timeout_ms: 1 } }), 'sandbox_no_compatible_node', /lies on node/);
+  await s.nodes('Uncordon', { node_id: x.node_id });
+  await s.sandboxes('Pause', q(x));
+  await rejects(s.sandboxes('Snapshot', q(x)), 'conflict');
+  await s.sandboxes('Kill', q(x));
+});
+await test('fork: each gets its own ID and token, the source keeps its own', async () => {
+  const x = await create({ secure: true, metadata: [{ key: 'a', value: 'b' }] });
+  const r = await s.sandboxes('Fork', q(x, { count: 5, timeout_ms: 60000 }));
+  const all = r.forks.map((f) => f.sandbox);
+  equal([all.length, new Set(all.map((f) => f.spec.sandbox_id)).size, new Set([x, ...all].map((f) => f.envd_token)).size], [5, 5, 6]);
+  assert(all.every((f) => f.node_id === x.node_id && f.state === 'RUNNING' && f.spec.metadata[0].value === 'b'));
+  equal((await s.sandboxes('Get', q(x))).sandbox.end_ms, x.end_ms, 'the source keeps its expiry');
+  await s.catalog('PutTeam', { team_id: 't1', slug: 't1', name: 'Team', max_sandboxes: 8 });
+  const more = (await s.sandboxes('Fork', q(x, { count: 4, timeout_ms: 60000 }))).forks;
+  equal([more.filter((f) => f.sandbox).length, more.filter((f) => f.error_code === 'rate_limited').length], [2, 2]);
+  await s.catalog('PutTeam', { team_id: 't1', slug: 't1', name: 'Team' });
+  for (const y of [x, ...all, ...more.filter((f) => f.sandbox).map((f) => f.sandbox)]) await s.sandboxes('Kill', q(y));
+  await rejects(s.sandboxes('Fork', q(x, { count: 1 })), 'not_found');
+});
+await test('rollback: a new generation, the same ID; a refused one leaves it as it was', async () => {
+  const x = await create();
+  const snap = await s.sandboxes('Snapshot', q(x));
+  const r = (await s.sandboxes('Rollback', q(x, { snapshot_id: snap.snapshot_id }))).sandbox;
+  equal([r.gen, r.state, r.op], [2, 'RUNNING', '']);
+  equal((await c.r.hash(`{c0}:rt:${x.spec.sandbox_id}`)).gen, '2');
+  await n(`${x.node_id} refuse_restore storage_full`);
+  await rejects(s.sandboxes('Rollback', q(x, { snapshot_id: snap.snapshot_id })), 'storage_full');
+  await n(`${x.node_id} refuse_restore -`);
+  const y = (await s.sandboxes('Get', q(x))).sandbox;
+  equal([y.gen, y.state, y.op], [2, 'RUNNING', '']);
+  await rejects(s.sandboxes('Rollback', q(x, { snapshot_id: 'base' })), 'invalid_argument', /not a snapshot/);
+  await s.sandboxes('Kill', q(x));
+});
+await test('network policy: in the record after the node has it; not while paused', async () => {
+  const x = await create();
+  const r = (await s.sandboxes('UpdateNetwork', q(x, { network_json: '{"denyOut":["1.2.3.4"]}', deny_internet: true }))).sandbox;
+  equal([r.spec.network_json, r.spec.deny_internet], ['{"denyOut":["1.2.3.4"]}', true]);
+  await s.sandboxes('Pause', q(x));
+  await rejects(s.sandboxes('UpdateNetwork', q(x)), 'conflict');
+  equal((await s.sandboxes('Resume', q(x))).sandbox.spec.deny_internet, true);
+  await s.sandboxes('Kill', q(x));
+  equal((await c.r('KEYS', '{c0}:ix:*')).filter((k) => !k.includes(':node:')), []);
+});
+await test('storm: 100 pauses at once, then 100 wakes from 4 proxies, without an error', async () => {
+  const all = await Promise.all(Array.from({ length: 100 }, () => create({ auto_resume: true })));
+  await Promise.all(all.map((x) => s.sandboxes('Pause', q(x))));
+  const proxies = [1, 2, 3, 4].map(() => c.client(proto.cube.lifecycle.v1.Wake, c.l1Port, 'proxy'));
+  const woken = await Promise.all(all.flatMap((x, i) => [0, 1].map((k) => proxies[(i + k) % 4]('Wake', { sandbox_id: x.spec.sandbox_id, gen_seen: 1 }))));
+  assert(woken.every((w) => w.gen === 2));
+  await Promise.all(all.map((x) => s.sandboxes('Kill', q(x))));
+});
+await c.end();
+done();
