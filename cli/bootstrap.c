@@ -210,9 +210,28 @@ static int make_config(const struct settings *s, struct err *e)
     return write_once(path, buf_cstr(&y), 0, 0, 0644, true, e);
 }
 
+/* The daemons run as users of their own, so every directory on the way must let others pass. */
+static int check_passable(const char *path, struct err *e)
+{
+    char part[256];
+    struct stat st;
+    for (size_t n = 1; path[n]; n++) {
+        if (path[n] != '/')
+            continue;
+        snprintf(part, sizeof part, "%.*s", (int)n, path);
+        if (stat(part, &st) == 0 && !(st.st_mode & S_IXOTH)) {
+            err_set(e, ERR_INVALID, "%s is closed to other users, and the daemons are others", part);
+            return err_remedy(e, "chmod o+x %s, or choose another directory", part);
+        }
+    }
+    return 0;
+}
+
 int bootstrap(const struct settings *s, struct err *e)
 {
     const char *st = s->state_dir, *run = s->run_dir;
+    if (check_passable(st, e) < 0 || check_passable(run, e) < 0)
+        return -1;
     if (make_dir(e, 0, 0755, "%s", st) < 0 || make_dir(e, 0, 0755, "%s/keys", st) < 0 ||
         make_dir(e, 0, 0755, "%s/log", st) < 0 || make_dir(e, UID_NODE, 0755, "%s/store", st) < 0 ||
         make_dir(e, UID_NODE, 0700, "%s/sandboxes", st) < 0 ||

@@ -3,6 +3,7 @@
 set -u
 cd "$CUBE_ROOT" || exit 1
 work=$(mktemp -d /tmp/cube-e2e-XXXXXX)
+chmod 755 "$work"
 export CUBE_STATE_DIR=$work/state CUBE_RUN_DIR=$work/run
 base=$(python3 -c '
 import random, socket
@@ -30,15 +31,19 @@ start=$(date +%s%N)
 ./cube up "${options[@]}" && warm=$((($(date +%s%N) - start) / 1000000)) &&
     { [ $warm -le 10000 ] && echo "PASS e2e: a warm cube up takes at most 10 s" || echo "FAIL e2e: a warm cube up took $warm ms"; }
 eval "$(./cube env --state "$CUBE_STATE_DIR")"
-modules=$(tests/lib/node_modules.sh | tail -n 1)
-ln -sfn "$modules" "$work/node_modules"
+modules=$(bash tests/lib/node_modules.sh tests/guest/js | tail -n 1)
+ln -sfn "$modules/node_modules" "$work/node_modules"
 cp tests/e2e/*.mjs "$work/"
 for suite in sdk bad_input chaos; do
     node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
 done
+for tap in "$CUBE_RUN_DIR"/jailer/tap/*; do # for the census: interfaces of this cluster
+    name=$(basename "$tap")
+    printf '%s\ns%s0\ns%s1\n' "$name" "${name%%-*}" "${name%%-*}"
+done | sort -u > "$CUBE_RUN_DIR.interfaces"
 ./cube status --state "$CUBE_STATE_DIR" && echo "PASS e2e: cube status" || echo "FAIL e2e: cube status"
 ./cube down "${options[@]}" && echo "PASS e2e: cube down" || echo "FAIL e2e: cube down"
-left=$(tests/e2e/census.sh "$CUBE_STATE_DIR" "$CUBE_RUN_DIR")
+left=$(tests/e2e/census.sh "$CUBE_STATE_DIR" "$CUBE_RUN_DIR" "$base")
 if [ -z "$left" ]; then echo "PASS e2e: nothing is left after cube down"; else
     echo "FAIL e2e: left after cube down: $(printf '%s' "$left" | tr '\n' ';')"
 fi
