@@ -34,7 +34,7 @@ eval "$(./cube env --state "$CUBE_STATE_DIR")"
 modules=$(bash tests/lib/node_modules.sh tests/guest/js | tail -n 1)
 ln -sfn "$modules/node_modules" "$work/node_modules"
 cp tests/e2e/*.mjs "$work/"
-for suite in sdk bad_input chaos; do
+for suite in sdk bad_input lifecycle chaos; do
     node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
 done
 for tap in "$CUBE_RUN_DIR"/jailer/tap/*; do # for the census: interfaces of this cluster

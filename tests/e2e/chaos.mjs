@@ -22,8 +22,10 @@ function vmProcess(id) {
   while (at < record.length) {
     const tag = Number(varint())
     if ((tag & 7) === 0) fields[tag >> 3] = varint()
-    else if ((tag & 7) === 2) at += Number(varint())
-    else throw new Error(`record of ${id}: wire type ${tag & 7}`)
+    else if ((tag & 7) === 2) {
+      const length = Number(varint()) // apart: += would read `at` before it
+      at += length
+    } else throw new Error(`record of ${id}: wire type ${tag & 7}`)
   }
   const stat = readFileSync(`/proc/${fields[9]}/stat`, 'utf8')
   const start = stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]
