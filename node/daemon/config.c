@@ -53,6 +53,13 @@ static const struct config_key keys[] = {
 
 void node_config_usage(void)
 {
+    printf("NAME\n    cube-node - the node daemon: templates, storage, VM processes\n\n"
+           "SYNOPSIS\n    cube-node [--config FILE] [--user UID:GID]\n"
+           "    cube-node template import --root FILE --kernel FILE --tools FILE --name NAME [OPTIONS]\n"
+           "    cube-node template ls | rm ID\n\n"
+           "DESCRIPTION\n    Runs sandboxes for the masters of a cluster. It may be killed and restarted at any time: VM processes go on and\n"
+           "    are taken over again. Started as root with --user it gives its directories to that user and becomes it.\n\n"
+           "OPTIONS\n    --config FILE    cube.yaml\n    --user UID:GID   who to become\n    --help, --version\n\n");
     config_usage("node", keys);
 }
 

@@ -1,5 +1,6 @@
-/* Owns the ways out of `running`: a kill that was asked for, and a VM that ended by itself. Invariant: whichever comes first, the VM
- * with all that surrounds it is gone before the sandbox counts as over, and a second kill finds nothing to do. */
+/* Owns the ways out of `running`: a kill that was asked for, and a VM that ended by itself. Invariant: whichever comes first, the
+ * guest runs no more and cannot be reached before the sandbox counts as over; what is left of its VM stays listed, so that it goes in any
+ * case; and a second kill finds nothing to do. */
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "node/daemon/eventlog.h"
@@ -49,7 +50,7 @@ static void take_down(struct sandbox *sb)
     vm_unpublish(sb->node, sb->id);
     struct vm *vm = sb->vm;
     sb->vm = NULL;
-    vm_destroy(vm);
+    vm_retire(vm);
     sandbox_drop_pause(sb);
     eventlog_drop(sb->log);
 }

@@ -4,6 +4,7 @@
 #include "lib/net/daemon.h"
 #include "lib/net/fiber.h"
 #include "lib/net/rpc.h"
+#include "node/daemon/activity.h"
 #include "node/daemon/adopt.h"
 #include "node/daemon/deadline.h"
 #include "node/daemon/jailer.h"
@@ -27,18 +28,6 @@
 #include <sys/resource.h>
 
 #define WORKERS 3 /* threads for file work */
-
-static void usage(void)
-{
-    printf("NAME\n    cube-node - the node daemon: templates, storage, VM processes\n\n"
-           "SYNOPSIS\n    cube-node [--config FILE] [--user UID:GID]\n"
-           "    cube-node template import --root FILE --kernel FILE --tools FILE --name NAME [OPTIONS]\n"
-           "    cube-node template ls | rm ID\n\n"
-           "DESCRIPTION\n    Runs sandboxes for the masters of a cluster. It may be killed and restarted at any time: VM processes go on and\n"
-           "    are taken over again. Started as root with --user it gives its directories to that user and becomes it.\n\n"
-           "OPTIONS\n    --config FILE    cube.yaml\n    --user UID:GID   who to become\n    --help, --version\n\n");
-    node_config_usage();
-}
 
 static bool is_ready(char why[128], void *data)
 {
@@ -112,6 +101,7 @@ static int serve(struct node *n, const char *user, struct err *e)
     samples_start(n);
     deadline_start(n);
     sweep_start(n);
+    activity_start(n);
     loop_run(n->loop);
     return 0;
 }
@@ -130,7 +120,7 @@ int main(int argc, char **argv)
     }
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (o == 'h')
-            return usage(), 0;
+            return node_config_usage(), 0;
         if (o == 'v')
             return printf("cube-node %s\n", CUBE_VERSION), 0;
         if (o == 'c')

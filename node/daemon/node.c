@@ -1,5 +1,5 @@
-/* Owns the directories of the node and the identity that the daemon runs under. Invariant: after `node_become` the process has no
- * capability and every file of the node belongs to it. */
+/* Owns the directories of the node and the identity that the daemon runs under. Invariant: after `node_become` the process has
+ * no capability but those of the network (internal.md §6), and every file of the node belongs to it. */
 #include "node/daemon/node.h"
 
 #include "lib/base/cleanup.h"
@@ -9,9 +9,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #define GROUPS_MAX 16
 
@@ -71,6 +73,19 @@ static int give_all(const struct node_config *cfg, uid_t uid, gid_t gid, struct 
     return 0;
 }
 
+/* CubeVS needs them; nothing else in this process does. */
+static int keep_network_caps(struct err *e)
+{
+    static const int caps[] = {CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON};
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2] = {0};
+    for (unsigned i = 0; i < sizeof caps / sizeof *caps; i++) {
+        data[caps[i] / 32].permitted |= 1u << (caps[i] % 32);
+        data[caps[i] / 32].effective |= 1u << (caps[i] % 32);
+    }
+    return syscall(SYS_capset, &head, data) < 0 ? err_sys(e, ERR_INTERNAL, "keeping the network capabilities") : 0;
+}
+
 int node_become(const struct node_config *cfg, const char *user, struct err *e)
 {
     unsigned uid, gid;
@@ -90,8 +105,10 @@ int node_become(const struct node_config *cfg, const char *user, struct err *e)
         return geteuid() == uid ? 0 : err_set(e, ERR_INVALID, "only root can become uid %u", uid);
     if (give_all(cfg, uid, gid, e) < 0)
         return -1;
-    if (setgroups((size_t)count, groups) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
+    if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups((size_t)count, groups) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
         return err_sys(e, ERR_INTERNAL, "becoming uid %u", uid);
+    if (keep_network_caps(e) < 0)
+        return -1;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(e, ERR_INTERNAL, "giving up privileges");
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0); /* /proc/self stays ours after the change of uid */

@@ -43,10 +43,10 @@ struct node {
 
 /** Loads the section "node" and fills what depends on other keys. */
 int node_config_load(const char *path, struct node_config *out, struct err *e);
-void node_config_usage(void);
+void node_config_usage(void); /* prints the whole --help */
 
 /** Opens and makes the directories of the node; when `uid` is not negative they are given to it first. */
 int node_open(struct node *n, struct err *e);
 
-/** Gives the node's directories to a user and becomes it, keeping no capability and the relay's group as the only other one. */
+/** Gives the node's directories to a user and becomes it, keeping only the network capabilities and the relay's group. */
 int node_become(const struct node_config *cfg, const char *user /* "UID:GID" */, struct err *e);

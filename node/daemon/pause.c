@@ -7,6 +7,7 @@
 #include "lib/net/fiber.h"
 #include "node/daemon/eventlog.h"
 #include "node/daemon/guest.h"
+#include "node/daemon/record.h"
 #include "node/daemon/sandbox.h"
 #include "node/daemon/stats.h"
 #include "node/daemon/vm_base.h"
@@ -18,6 +19,14 @@
 
 #define FREEZE_MS 3000
 #define NEWEST "delta-new" /* in a draft only: what is about to be merged */
+
+struct flush {
+    struct node *node;
+    char id[22];
+    int rc;
+    struct fiber_event done;
+    struct err error;
+};
 
 struct saving {
     struct sandbox *sb;
@@ -115,6 +124,21 @@ static int save_layer(struct saving *s, struct err *e)
         return 0;
     *e = s->error;
     return err_wrap(e, "copying the disk of %s", s->sb->id);
+}
+
+/* The record says "pausing, into this snapshot" durably before the snapshot appears, and whoever reads that later looks whether it did: so the
+ * pause is durable the moment the snapshot is. It is flushed while the guest's memory is written. */
+static int flush_record(void *arg)
+{
+    struct flush *f = arg;
+    return record_flush(f->node, f->id, &f->error);
+}
+
+static void run_flush(void *arg)
+{
+    struct flush *f = arg;
+    f->rc = fiber_offload(flush_record, f);
+    fiber_event_set(&f->done);
 }
 
 static int merge_chain(struct saving *s, struct err *e)
@@ -230,9 +254,17 @@ int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube_
     int rc = sandbox_set_state(sb, SB_STATE(PAUSING), "", e);
     if (rc == 0) {
         struct err why = {0};
+        struct flush flush = {.node = n};
+        snprintf(flush.id, sizeof flush.id, "%s", sb->id);
+        fiber_spawn(run_flush, &flush);
         out->guest_unresponsive = guest_freeze(s.vm, FREEZE_MS, &why) < 0;
         rc = write_all(&s, e);
         out->frozen_us = clock_mono_us() - s.began_us;
+        fiber_event_wait(&flush.done, -1);
+        if (rc == 0 && flush.rc < 0) {
+            *e = flush.error;
+            rc = -1;
+        }
         if (rc == 0)
             rc = make_durable(&s, e);
         out->durable_us = clock_mono_us() - s.began_us;
@@ -252,7 +284,7 @@ int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube_
     sb->vm = NULL;
     sb->filesystem_only = req->filesystem_only;
     rc = sandbox_set_state(sb, SB_STATE(PAUSED), "", e);
-    vm_destroy(s.vm);
+    vm_retire(s.vm);
     return rc;
 }
 

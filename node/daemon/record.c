@@ -62,6 +62,15 @@ int record_save(const struct sandbox *sb, bool durable, struct err *e)
     return dir < 0 ? -1 : file_replace(dir, "record", data, SUM_BYTES + n, durable, e);
 }
 
+int record_flush(struct node *n, const char *id, struct err *e)
+{
+    _cleanup_close_ int dir = record_dir(n, id, false, e);
+    _cleanup_close_ int fd = dir < 0 ? -1 : openat(dir, "record", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || fdatasync(fd) < 0 || fsync(dir) < 0 || fsync(n->sandboxes_fd) < 0)
+        return err_sys(e, ERR_INTERNAL, "flushing the record of %s", id);
+    return 0;
+}
+
 int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, struct err *e)
 {
     _cleanup_close_ int dir = record_dir(n, id, false, e);

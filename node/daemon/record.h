@@ -4,6 +4,8 @@
 #include "node/daemon/sandbox.h"
 
 int record_save(const struct sandbox *sb, bool durable, struct err *e);
+/** Makes the record as it is on disk durable. Blocks. */
+int record_flush(struct node *n, const char *id, struct err *e);
 /** Reads one record; the caller frees it with cube__node__v1__record__free_unpacked. */
 int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, struct err *e);
 void record_remove(struct node *n, const char *id);

@@ -60,7 +60,6 @@ static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m, cons
     sb->cpu_milli = (uint32_t)(p->cpu_used_pct * 10.0);
     sb->rss_mib = v->rss_bytes >> 20;
     s->busy = p->cpu_used_pct > IDLE_PCT;
-    sb->open_streams = v->vsock_connections > 1 ? v->vsock_connections - 1 : 0; /* one is our own */
     sb->awake = sb->open_streams ? "stream" : h->exec_sessions ? "exec" : s->busy ? "cpu" : "";
     if (*sb->awake) {
         sb->last_activity_ms = p->ts_ms;

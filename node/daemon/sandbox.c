@@ -148,9 +148,8 @@ int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reaso
         sb->ended_ms = clock_realtime_ms();
         sb->deadline_boot_ms = 0;
     }
-    /* Only a pause must survive a crash of the host: with it every VM is gone, and so is what the other states say. */
-    bool durable = state == SB_STATE(PAUSED);
-    if (record_save(sb, durable, e) < 0 && !sandbox_is_over(sb)) {
+    /* What must survive a crash of the host is made durable by pause.c: with it every VM is gone, and so is what the other states say. */
+    if (record_save(sb, false, e) < 0 && !sandbox_is_over(sb)) {
         sb->state = before;
         return -1;
     }

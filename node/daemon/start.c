@@ -207,6 +207,16 @@ static int make_guest(struct start *s, struct err *e)
     return given_up(s, e) < 0 || vm_base_link(vm, &s->image, e) < 0 || start_guest(s, vm, e) < 0 ? -1 : 0;
 }
 
+/* Events are remembered by the guest until somebody subscribes, so this need not hold up the answer. */
+static void subscribe(void *arg)
+{
+    struct vm *vm = arg;
+    struct err e = {0};
+    if (guest_subscribe(vm, &e) < 0 && !vm->ended)
+        log_fail(&e, "subscribing to the events of %s", vm->name);
+    vm->users--;
+}
+
 static int bring_up(struct start *s, struct err *e)
 {
     struct sandbox *sb = s->sb;
@@ -215,7 +225,7 @@ static int bring_up(struct start *s, struct err *e)
         return -1;
     struct vm *vm = sb->vm;
     s->receipt->vmm_us = clock_mono_us() - began;
-    if (given_up(s, e) < 0 || network_attach(s->node, sb, vm, e) < 0 || identify(s, vm, e) < 0 || guest_subscribe(vm, e) < 0 || given_up(s, e) < 0 ||
+    if (given_up(s, e) < 0 || network_attach(s->node, sb, vm, e) < 0 || identify(s, vm, e) < 0 || given_up(s, e) < 0 ||
         vm_publish(vm, sb->id, sb->gen, s->req->ticket.data, e) < 0)
         return -1;
     snprintf(sb->source, sizeof sb->source, "%s", s->image.artifact);
@@ -228,6 +238,8 @@ static int bring_up(struct start *s, struct err *e)
     if (vm->ended)
         return err_set(e, ERR_UNAVAILABLE, "%s ended while it started: %s", sb->id, vm->end_reason);
     s->receipt->total_us = clock_mono_us() - began;
+    vm->users++;
+    fiber_spawn(subscribe, vm);
     return sandbox_set_state(sb, SB_STATE(RUNNING), "", e);
 }
 

@@ -145,6 +145,23 @@ void vm_destroy(struct vm *vm)
     vm_abandon(vm);
 }
 
+static void destroy_later(void *arg)
+{
+    vm_destroy(arg);
+}
+
+void vm_retire(struct vm *vm)
+{
+    if (!vm)
+        return;
+    vm->owner = NULL;
+    network_detach(vm);
+    if (!vm->ended && vm_set_frozen(vm, true, NULL) < 0)
+        vm_destroy(vm);
+    else
+        fiber_spawn(destroy_later, vm);
+}
+
 static void vm_finish(struct vm *vm, const char *reason)
 {
     if (vm->ended)

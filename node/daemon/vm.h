@@ -47,6 +47,10 @@ struct vm *vm_make(struct node *n, struct err *e);
 /** Ends the process and removes everything that belongs to it. Safe at any stage and twice; waits in the calling fiber. `vm` is freed. */
 void vm_destroy(struct vm *vm);
 
+/** As vm_destroy, but returns as soon as the guest stands still: nothing of it runs any more, and what surrounded it goes behind the
+ *  caller's back (taking a TAP and a KVM VM apart costs tens of milliseconds). Falls back to waiting when the VMM does not answer. */
+void vm_retire(struct vm *vm);
+
 /** Forgets our side (conversations, descriptors) and leaves process and files: used when the daemon stops. */
 void vm_abandon(struct vm *vm);
 

@@ -20,6 +20,9 @@ struct templates {
     struct node *node;
     char **id;
     size_t count;
+    char **listed; /* those of `id` that masters are told of */
+    size_t listed_count;
+    bool *usable;  /* per id: its snapshot is there and was read once, or it will have none */
     char envd_version[16];
     struct {
         char id[48];
@@ -44,6 +47,33 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+static bool catalog_usable(const struct templates *t, const char *id)
+{
+    for (size_t i = 0; i < t->count; i++)
+        if (strcmp(t->id[i], id) == 0)
+            return t->usable[i];
+    return false;
+}
+
+static void relist(struct templates *t)
+{
+    t->listed_count = 0;
+    for (size_t i = 0; i < t->count; i++)
+        if (t->usable[i])
+            t->listed[t->listed_count++] = t->id[i];
+}
+
+static void set_usable(struct node *n, const char *id)
+{
+    struct templates *t = n->templates;
+    for (size_t i = 0; i < t->count; i++)
+        if (strcmp(t->id[i], id) == 0 && !t->usable[i]) {
+            t->usable[i] = true;
+            relist(t);
+            master_link_poke(n);
+        }
+}
+
 bool catalog_rescan(struct node *n)
 {
     struct templates *t = n->templates;
@@ -59,16 +89,27 @@ bool catalog_rescan(struct node *n)
         store_names_free(id, count);
         return false;
     }
+    bool *usable = calloc(count + 1, sizeof *usable);
+    char **listed = calloc(count + 1, sizeof *listed);
+    if (!usable || !listed)
+        abort();
+    for (size_t i = 0; i < count; i++)
+        usable[i] = catalog_usable(t, id[i]);
     store_names_free(t->id, t->count);
+    free(t->usable);
+    free(t->listed);
     t->id = id;
     t->count = count;
+    t->usable = usable;
+    t->listed = listed;
+    relist(t);
     return true;
 }
 
 char **catalog_ids(const struct templates *t, size_t *count)
 {
-    *count = t->count;
-    return t->id;
+    *count = t->listed_count;
+    return t->listed;
 }
 
 const char *catalog_envd_version(const struct templates *t)
@@ -96,6 +137,36 @@ static void note_failure(struct templates *t, const char *id)
     t->failed[i].at_ms = clock_boot_ms();
 }
 
+struct reading {
+    struct node *node;
+    const char *id;
+    struct err error;
+};
+
+/* Reads and checks every file once, so that no create pays for it; also fills the page cache, from this process's cgroup. */
+static int read_through(void *arg)
+{
+    struct reading *r = arg;
+    struct image img;
+    if (image_open_template(r->node, r->id, r->node->cfg.snapshots, &img, &r->error) < 0)
+        return -1;
+    image_close(&img);
+    return 0;
+}
+
+static void make_usable(struct node *n, const char *id)
+{
+    struct reading r = {.node = n, .id = id};
+    if (catalog_usable(n->templates, id))
+        return;
+    if (fiber_offload(read_through, &r) < 0) {
+        log_fail(&r.error, "template %s cannot be used", id);
+        note_failure(n->templates, id);
+        return;
+    }
+    set_usable(n, id);
+}
+
 static void complete(struct node *n)
 {
     struct templates *t = n->templates;
@@ -105,13 +176,14 @@ static void complete(struct node *n)
         if (failed_lately(t, id))
             continue;
         struct err e = {0};
-        enum presence p = make_presence(n, id, &e);
-        if (p == PRESENT)
+        enum presence p = n->cfg.snapshots ? make_presence(n, id, &e) : PRESENT;
+        if (p == PRESENT || (p == MISSING && make_snapshot(n, id, &e) == 0)) {
+            make_usable(n, id);
             continue;
-        if (p == PRESENCE_UNKNOWN || make_snapshot(n, id, &e) < 0) {
-            log_fail(&e, "making the snapshot of template %s", id);
-            note_failure(t, id);
         }
+        log_fail(&e, "making the snapshot of template %s; its sandboxes boot", id);
+        note_failure(t, id);
+        set_usable(n, id);
     }
 }
 
@@ -121,7 +193,7 @@ static void keep_complete(void *arg)
     while (!n->stopping) {
         if (n->ready && catalog_rescan(n))
             master_link_poke(n);
-        if (n->ready && n->cfg.snapshots && jailer_connected(n->jailer))
+        if (n->ready && n->class.kvm_kind[0] && jailer_connected(n->jailer))
             complete(n);
         fiber_sleep(RESCAN_MS);
     }

@@ -32,8 +32,6 @@ static int open_template(void *arg)
 enum presence make_presence(struct node *n, const char *template_id, struct err *e)
 {
     struct manifest m;
-    if (!n->class.kvm_kind[0])
-        return PRESENT; /* nothing to judge by before the first VM */
     char name[32], artifact[96];
     if (image_template_manifest(n, template_id, &m, e) < 0)
         return PRESENCE_UNKNOWN;

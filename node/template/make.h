@@ -3,7 +3,7 @@
 
 #include "node/daemon/node.h"
 
-/** Whether the snapshot for the node's class, kernel, tools and size is there. */
+/** Whether the snapshot for the node's class, kernel, tools and size is there. The class must be known. */
 enum presence make_presence(struct node *n, const char *template_id, struct err *e);
 
 /** Makes it. In a fiber; takes about as long as a boot. */

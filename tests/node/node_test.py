@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""cube-node as a master sees it: real jailer, VMMs, guests. `node_test.py` runs all; each test leaves nothing behind."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from stack import Stack, run, wait_for  # noqa: E402
+
+counter = 0
+
+
+def new_id():
+    global counter
+    counter += 1
+    return "i0test" + f"{counter:015d}"
+
+
+def nothing_left(s):
+    pool = s.keys["vmm_pool"]
+
+    def settled():
+        left = s.census()
+        vmms = [x for x in left if x.startswith("vmm ")]
+        dirs = [x for x in left if x.startswith(("run/sb", "state/store/tmp", "state/store/snap"))]
+        rest = [x for x in left if x.startswith(("tap", "run/warm", "run/vmm", "state/store/vm"))]
+        return len(vmms) == pool and not dirs and len(rest) == 4 * pool
+    wait_for(lambda: f"only the pool is left, but {sorted(s.census())}", settled, 20)
+
+
+def receipt_states_every_fact(s):
+    i = new_id()
+    out = s.ok("start", i, 1)
+    for fact in ("clock", "random", "identity", "network", "tokens"):
+        assert f"{fact}=1" in out, out
+    assert s.sh(i, 1, "hostname") == i
+    assert s.sh(i, 1, "cat /run/cube/generation") == "1"
+    assert abs(int(s.sh(i, 1, "date +%s")) - time.time()) < 3
+    assert s.state(i) == "RUNNING"
+    assert s.ok("kill", i, 1) == "killed existed=1"
+    assert s.state(i) == "KILLED"
+    assert s.ok("kill", i, 1) == "killed existed=0"
+    nothing_left(s)
+
+
+def sockets_have_the_contract_modes(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    d = s.dir / "run/sb" / i / "1"
+    modes = {p.name: (oct(p.stat().st_mode & 0o777), p.stat().st_uid, p.stat().st_gid) for p in d.iterdir()}
+    assert modes["ctl.sock"][0] == "0o600" and modes["ctl.sock"][1] == 59002, modes
+    assert modes["in.sock"] == ("0o660", 59002, 59003), modes
+    assert modes["ticket"] == ("0o640", 59002, 59003), modes
+    assert d.parent.stat().st_mode & 0o777 == 0o750 and d.parent.stat().st_gid == 59003
+    secret = b"token-of-a-test"
+    for base in ("state/sandboxes", "run"):
+        for p in (s.dir / base).rglob("*"):
+            if p.is_file() and not p.is_symlink():
+                assert secret not in p.read_bytes(), f"the envd token is in {p}"
+    s.ok("kill", i, 1)
+    nothing_left(s)
+
+
+def generations_only_grow(s):
+    i = new_id()
+    s.ok("start", i, 3)
+    assert "gen=3" in s.refused("stale_generation", "start", i, 3)
+    s.refused("stale_generation", "start", i, 2)
+    s.refused("conflict", "start", i, 4)
+    s.refused("stale_generation", "kill", i, 2)
+    s.refused("stale_generation", "pause", i, 2)
+    s.ok("kill", i, 3)
+    s.refused("stale_generation", "start", i, 3)
+    s.ok("start", i, 4)
+    s.ok("kill", i, 0)
+    late = new_id()
+    s.ok("kill", late, 5)  # overtook its start
+    s.refused("stale_generation", "start", late, 5)
+    nothing_left(s)
+
+
+def wrong_commands_leave_nothing(s):
+    s.refused("invalid_argument", "start", "no-sandbox", 1)
+    s.refused("invalid_argument", "start", new_id(), 0)
+    s.refused("not_found", "--template", "nope", "start", new_id(), 1)
+    s.refused("invalid_argument", "--template", "../x", "start", new_id(), 1)
+    s.refused("not_found", "pause", new_id(), 1)
+    s.refused("not_found", "--restore", "start", new_id(), 1)
+    s.refused("not_found", "--snapshot", "nosuch", "--restore", "start", new_id(), 1)
+    s.refused("not_found", "logs", new_id())
+    nothing_left(s)
+
+
+def pauses_keep_everything(s):
+    """20 rounds of pause and resume: files grow, a process counts, nothing is lost; chains are merged on the way."""
+    i = new_id()
+    s.ok("start", i, 1)
+    s.sh(i, 1, "mkdir -p /root/t; nohup sh -c 'n=0; while :; do n=$((n+1)); echo $n > /dev/shm/n; sleep 0.05; done' >/dev/null 2>&1 &")
+    before = 0
+    for gen in range(1, 21):
+        s.sh(i, gen, f"head -c 200000 /dev/urandom > /root/t/{gen}; sha256sum /root/t/{gen} >> /root/sums; echo {gen} >> /root/db; sync /root/db")
+        out = s.ok("pause", i, gen)
+        assert s.state(i) == "PAUSED"
+        deltas = len(list((s.dir / "state/store/snap" / re.search(r"snapshot=(\w+)", out)[1]).glob("delta-*")))
+        assert 1 <= deltas <= 4, deltas
+        s.ok("--restore", "start", i, gen + 1)
+        s.sh(i, gen + 1, "sha256sum -c --quiet /root/sums")
+        n = int(s.sh(i, gen + 1, "cat /dev/shm/n"))
+        assert n >= before, (n, before)
+        before = n
+        assert s.sh(i, gen + 1, "cat /run/cube/generation") == str(gen + 1)
+    assert s.sh(i, 21, "wc -l < /root/db") == "20"
+    s.ok("kill", i, 21)
+    nothing_left(s)
+
+
+def filesystem_pause_boots_again(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    s.sh(i, 1, "echo kept > /root/f; echo gone > /dev/shm/f")
+    s.ok("--filesystem-only", "pause", i, 1)
+    s.ok("--restore", "start", i, 2)
+    assert s.sh(i, 2, "cat /root/f; cat /dev/shm/f 2>/dev/null || echo none") == "kept\nnone"
+    s.ok("pause", i, 2)  # a booted one has no base: its memory is written in full
+    s.ok("--restore", "start", i, 3)
+    assert s.sh(i, 3, "cat /root/f") == "kept"
+    s.ok("pause", i, 3)
+    s.ok("--restore", "--reboot", "start", i, 4)
+    assert s.sh(i, 4, "cat /root/f") == "kept"
+    s.ok("kill", i, 4)
+    nothing_left(s)
+
+
+def snapshots_fork(s):
+    i, a, b = new_id(), new_id(), new_id()
+    s.ok("start", i, 1)
+    s.sh(i, 1, "echo one > /dev/shm/f; echo disk > /root/f; nohup sleep 1000 >/dev/null 2>&1 &")
+    s.ok("snapshot", i, 1, "snap-a")
+    assert s.sh(i, 1, "cat /dev/shm/f") == "one"  # it went on
+    s.sh(i, 1, "echo two > /dev/shm/f")
+    s.ok("--snapshot", "snap-a", "start", a, 1)
+    s.ok("--template", "snap-a", "start", b, 1)
+    for x in (a, b):
+        assert s.sh(x, 1, "cat /dev/shm/f /root/f; hostname; pgrep -c sleep") == f"one\ndisk\n{x}\n1"
+    uuids = {s.sh(x, 1, "cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; cat /etc/machine-id") for x in (i, a, b)}
+    assert len(uuids) == 3, uuids
+    s.ok("--restore", "--snapshot", "snap-a", "start", i, 2)  # rollback
+    assert s.sh(i, 2, "cat /dev/shm/f") == "one"
+    for x, gen in ((i, 2), (a, 1), (b, 1)):
+        s.ok("kill", x, gen)
+    assert s.ok("rm-snapshot", "snap-a") == "deleted existed=1"
+    assert s.ok("rm-snapshot", "snap-a") == "deleted existed=0"
+    nothing_left(s)
+
+
+def damage_is_refused(s):
+    """Truncated, bit-flipped and missing files: a clear error, still paused, and restorable once the file is whole again."""
+    i = new_id()
+    s.ok("start", i, 1)
+    out = s.ok("pause", i, 1)
+    snap = s.dir / "state/store/snap" / re.search(r"snapshot=(\w+)", out)[1]
+    gen = 2
+    for name in ("state", "delta-0", "layer", "manifest.json"):
+        path, keep = snap / name, snap.parent.parent / f"keep-{name}"
+        stat = path.stat()
+        for harm in ("flip", "cut", "remove"):
+            os.rename(path, keep)
+            if harm != "remove":
+                shutil.copyfile(keep, path) if stat.st_size < 1 << 26 else os.system(f"cp --sparse=always {keep} {path}")
+                os.chown(path, 59002, 59002)
+                with open(path, "r+b") as f:
+                    if harm == "cut":
+                        f.truncate(stat.st_size - 10)
+                    else:
+                        f.seek(100)
+                        byte = f.read(1)
+                        f.seek(100)
+                        f.write(bytes([byte[0] ^ 0x10]))
+            code, out = s.ctl("--restore", "start", i, gen)
+            os.rename(keep, path)
+            assert code != 0 and "started" not in out, (name, harm, out)
+            assert s.state(i) == "PAUSED", (name, harm, s.state(i))
+            gen += 1
+    s.ok("--restore", "start", i, gen)
+    s.ok("kill", i, gen)
+    nothing_left(s)
+
+
+def another_class_is_refused(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    out = s.ok("pause", i, 1)
+    manifest = s.dir / "state/store/snap" / re.search(r"snapshot=(\w+)", out)[1] / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"cpu_features":"', '"cpu_features":"z', 1))
+    assert "CPU features" in s.refused("sandbox_no_compatible_node", "--restore", "start", i, 2)
+    manifest.write_text(text.replace('"guest_protocol":1', '"guest_protocol":9', 1))
+    assert "guest protocol" in s.refused("sandbox_no_compatible_node", "--restore", "start", i, 3)
+    manifest.write_text(text)
+    s.ok("--restore", "start", i, 4)
+    s.ok("kill", i, 4)
+    nothing_left(s)
+
+
+def guest_ends_by_itself(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    s.ctl("exec", i, 1, "/bin/sh", "-c", "echo b > /proc/sysrq-trigger; kill -9 1; /sbin/reboot -f", timeout=90)
+    code, _ = s.ctl("list")
+    vmm_before = s.vmms()
+    if s.state(i) == "RUNNING":  # the guest refused to end: take its VM process instead
+        for name, pid in vmm_before.items():
+            if not (s.dir / "run/warm" / name).exists():
+                os.kill(pid, signal.SIGKILL)
+    wait_for("it being over", lambda: s.state(i) in ("FAILED", "KILLED"), 20)
+    s.ok("kill", i, 1)
+    nothing_left(s)
+
+
+def node_dies_and_comes_back(s):
+    """kill -9 with running and paused sandboxes: the same VM processes go on, pool leftovers go."""
+    run_, paused = new_id(), new_id()
+    s.ok("start", run_, 1)
+    s.ok("start", paused, 1)
+    s.sh(run_, 1, "nohup sleep 1000 >/dev/null 2>&1 & echo $! > /dev/shm/pid")
+    s.sh(paused, 1, "echo x > /dev/shm/f")
+    s.ok("pause", paused, 1)
+    pid = next(p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists())
+    s.kill_node()
+    assert os.path.exists(f"/proc/{pid}")
+    s.start_node()
+    assert s.state(run_) == "RUNNING" and s.state(paused) == "PAUSED"
+    assert pid in s.vmms().values(), "not the same VM process"
+    assert s.sh(run_, 1, "kill -0 $(cat /dev/shm/pid) && echo alive") == "alive"
+    s.refused("stale_generation", "start", run_, 1)
+    s.ok("--restore", "start", paused, 2)
+    assert s.sh(paused, 2, "cat /dev/shm/f") == "x"
+    s.ok("kill", paused, 2)
+    s.ok("kill", run_, 1)
+    nothing_left(s)
+
+
+def a_vm_that_died_meanwhile_is_lost(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    pid = next(p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists())
+    s.kill_node()
+    os.kill(pid, signal.SIGKILL)
+    wait_for("its end", lambda: not os.path.exists(f"/proc/{pid}"))
+    s.start_node()
+    assert s.state(i) in ("LOST", "FAILED"), s.state(i)
+    s.ok("kill", i, 1)
+    nothing_left(s)
+
+
+def a_stop_leaves_sandboxes(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    s.stop_node()
+    assert len(s.vmms()) == 1, "the pool should be gone, the sandbox not"
+    s.start_node()
+    assert s.state(i) == "RUNNING"
+    s.ok("kill", i, 1)
+    nothing_left(s)
+
+
+def the_deadline_is_kept_without_a_master(s):
+    killed, paused = new_id(), new_id()
+    s.ok("--remaining", 1000, "start", killed, 1)
+    s.ok("--remaining", 1000, "--auto-pause", "start", paused, 1)
+    wait_for("the timeout actions", lambda: s.state(killed) == "KILLED" and s.state(paused) == "PAUSED", 30)
+    extended = new_id()
+    s.ok("--remaining", 2000, "start", extended, 1)
+    s.ok("--remaining", 600000, "update", extended, 1)
+    s.ok("--restore", "start", paused, 2)
+    s.ok("kill", paused, 2)
+    assert s.state(extended) == "RUNNING"
+    s.ok("kill", extended, 1)
+    nothing_left(s)
+
+
+def logs_and_metrics(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    point = wait_for("a metric point", lambda: s.ok("metrics", i).splitlines(), 20)[-1]
+    assert re.search(r"cpus=1 cpu=[\d.]+ mem=\d+/\d{9} disk=\d+/\d{10}", point), point
+    s.ctl("logs", i)
+    s.ok("kill", i, 1)
+    assert s.metric('cube_node_starts_total{kind="create",ok="true"}') >= 1
+    nothing_left(s)
+
+
+TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow, wrong_commands_leave_nothing,
+         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, another_class_is_refused,
+         guest_ends_by_itself, node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
+         the_deadline_is_kept_without_a_master, logs_and_metrics]
+
+if __name__ == "__main__":
+    chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
+    sys.exit(run(chosen, lambda: Stack("node", deadline_grace_ms="1s", master_grace_ms="1s").up()))

@@ -1,0 +1,243 @@
+"""A cube-jailer and a cube-node of their own, in a temporary directory, for tests and benchmarks. Real binaries, real VMs."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(os.environ.get("CUBE_ROOT", pathlib.Path(__file__).resolve().parents[2]))
+BUILD = pathlib.Path(os.environ.get("CUBE_BUILD_DIR", ROOT / "build"))
+CACHE = pathlib.Path(os.environ.get("CUBE_CACHE", "/var/cache/cube"))
+NODE_UID = 59002
+
+
+class Missing(Exception):
+    """Something that the host or the build does not have; a test that needs it is skipped."""
+
+
+def newest(pattern):
+    found = sorted(CACHE.glob(pattern), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise Missing(f"nothing at {CACHE}/{pattern}")
+    return found[-1]
+
+
+def kernel():
+    if os.environ.get("CUBE_KERNEL"):
+        return pathlib.Path(os.environ["CUBE_KERNEL"])
+    told = subprocess.run([ROOT / "guest/kernel/build.sh", "--path"], capture_output=True, text=True)
+    path = pathlib.Path((told.stdout.strip().splitlines() or ["/nonexistent"])[-1])
+    return path if path.is_file() else newest("kernel/*/vmlinux")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_for(what, test, seconds=30.0):
+    """Asks until `test()` gives something true; the events awaited here are in other processes, which tell nobody."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        got = test()
+        if got:
+            return got
+        time.sleep(0.02)
+    raise AssertionError(f"after {seconds} s still not: {what() if callable(what) else what}")
+
+
+class Stack:
+    def __init__(self, name="t", **node_keys):
+        if os.geteuid() != 0:
+            raise Missing("root is needed")
+        if not os.path.exists("/dev/kvm"):
+            raise Missing("no /dev/kvm")
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix=f"N-{name}-", dir="/tmp"))
+        os.chmod(self.dir, 0o755)
+        self.name = name + os.urandom(2).hex()
+        self.port = free_port()
+        self.admin = free_port()
+        self.keys = {"id": f"n-{self.name}", "listen": f"127.0.0.1:{self.port}", "admin_listen": f"127.0.0.1:{self.admin}",
+                     "master": '""', "vmm_pool": 2, "uplink": "none", "boot_timeout_ms": "60s", "disk_reserve_mib": 64}
+        self.keys.update(node_keys)
+        self.node = self.jailer = None
+        for d in ("state", "run", "keys"):
+            (self.dir / d).mkdir()
+        for role in ("api", "master", "node", "lifecycle", "proxy", "admin"):
+            key = self.dir / "keys" / f"{role}.key"
+            key.write_text(os.urandom(32).hex() + "\n")
+            key.chmod(0o600)
+            os.chown(key, NODE_UID, NODE_UID)
+        os.chown(self.dir / "keys", NODE_UID, NODE_UID)
+        self.write_config()
+
+    def write_config(self):
+        keys = "".join(f"  {k}: {v}\n" for k, v in self.keys.items())
+        (self.dir / "cube.yaml").write_text(
+            f"common:\n  state_dir: {self.dir}/state\n  run_dir: {self.dir}/run\n  key_dir: {self.dir}/keys\n"
+            f"node:\n{keys}jailer:\n  cgroup: {self.name}\n")
+
+    def start_jailer(self):
+        log = open(self.dir / "jailer.log", "ab")
+        self.jailer = subprocess.Popen([BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml"], stderr=log, stdout=log)
+        wait_for("the jailer's socket", (self.dir / "run/jailer.sock").exists, 10)
+
+    def start_node(self, ready=True):
+        log = open(self.dir / "node.log", "ab")
+        self.node = subprocess.Popen([BUILD / "node/daemon/cube-node", "--config", self.dir / "cube.yaml", "--user",
+                                      f"{NODE_UID}:{NODE_UID}"], stderr=log, stdout=log)
+        if ready:
+            wait_for("the node being ready", self.is_ready, 60)
+
+    def is_ready(self):
+        if self.node.poll() is not None:
+            raise AssertionError(f"cube-node ended with {self.node.returncode}: {self.log()[-2000:]}")
+        return "200" in self.http("/readyz").split("\r\n")[0]
+
+    def http(self, path):
+        try:
+            with socket.create_connection(("127.0.0.1", self.admin), 2) as s:
+                s.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                got = b""
+                while True:
+                    part = s.recv(65536)
+                    if not part:
+                        return got.decode()
+                    got += part
+        except OSError:
+            return ""
+
+    def metric(self, line):
+        found = re.search(rf"^{re.escape(line)} (\S+)$", self.http("/metrics"), re.M)
+        return float(found[1]) if found else None
+
+    def import_template(self, **limits):
+        args = [BUILD / "node/daemon/cube-node", "template", "import", "--config", self.dir / "cube.yaml", "--name", "base",
+                "--root", newest("base/*/root.ext4"), "--kernel", kernel(), "--tools", BUILD / "guest/tools.erofs"]
+        for k, v in limits.items():
+            args += [f"--{k}", str(v)]
+        done = subprocess.run(args, capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            raise AssertionError(f"import: {done.stderr}")
+        self.template = done.stdout.strip().splitlines()[-1]
+        return self.template
+
+    def snapshot_dir(self):
+        found = list((self.dir / "state/store/tpl" / self.template).glob("snap-*/manifest.json"))
+        return found[0].parent if found else None
+
+    def up(self, **limits):
+        self.start_jailer()
+        self.import_template(**limits)
+        self.start_node()
+        if self.keys.get("snapshots", "true") != "false":
+            wait_for("the template's snapshot", self.snapshot_dir, 120)
+        return self
+
+    def ctl(self, *args, timeout=120):
+        """nodectl: (exit status, output)."""
+        done = subprocess.run([BUILD / "tests/node/nodectl", "--address", f"127.0.0.1:{self.port}", "--keys", self.dir / "keys",
+                               "--run", self.dir / "run", "--template", self.template, *map(str, args)],
+                              capture_output=True, text=True, timeout=timeout)
+        return done.returncode, done.stdout.strip()
+
+    def ok(self, *args):
+        code, out = self.ctl(*args)
+        assert code == 0, f"{' '.join(map(str, args))}: {out}"
+        return out
+
+    def refused(self, error, *args):
+        code, out = self.ctl(*args)
+        assert code != 0 and out.startswith(f"error {error}:"), f"{' '.join(map(str, args))}: wanted {error}, got {out!r}"
+        return out
+
+    def sh(self, sandbox, gen, script):
+        return self.ok("exec", sandbox, gen, "/bin/sh", "-c", script)
+
+    def state(self, sandbox):
+        for line in self.ok("list").splitlines():
+            if line.startswith(sandbox + " "):
+                return line.split()[2]
+        return None
+
+    def vmms(self):
+        """VM processes that this stack's jailer holds: name → pid."""
+        found = {}
+        for record in (self.dir / "run/jailer/vm").glob("*/record"):
+            parts = record.read_text().split()
+            pid = int(parts[1])
+            if not (record.parent / "exit.json").exists() and os.path.exists(f"/proc/{pid}"):
+                found[record.parent.name] = pid
+        return found
+
+    def taps(self):
+        prefix = re.compile(r"^" + self.tap_prefix() + "-")
+        return [t for t in os.listdir("/sys/class/net") if prefix.match(t)]
+
+    def tap_prefix(self):
+        import hashlib
+        return "c" + hashlib.sha256(self.keys["id"].encode()).hexdigest()[:4]
+
+    def census(self):
+        """What a stack may leave anywhere, by name. Empty when no sandbox runs and the pools are empty."""
+        left = {f"vmm {k}" for k in self.vmms()} | {f"tap {t}" for t in self.taps()}
+        for where in ("run/sb", "run/warm", "run/vmm", "state/store/vm", "state/store/tmp", "state/store/snap"):
+            d = self.dir / where
+            left |= {f"{where}/{p.name}" for p in d.iterdir()} if d.exists() else set()
+        for where, dirs, _ in os.walk("/sys/fs/cgroup"):
+            if os.path.basename(where) == self.name:
+                left |= {f"cgroup {where}/{d}" for d in dirs}
+                dirs.clear()
+        return left
+
+    def kill_node(self):
+        self.node.send_signal(signal.SIGKILL)
+        self.node.wait()
+
+    def stop_node(self):
+        self.node.send_signal(signal.SIGTERM)
+        self.node.wait(30)
+
+    def log(self):
+        path = self.dir / "node.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def down(self):
+        for p in (self.node, self.jailer):
+            if p and p.poll() is None:
+                p.terminate()
+                try:
+                    p.wait(20)
+                except subprocess.TimeoutExpired:
+                    p.kill()
+                    p.wait()
+        subprocess.run([BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml", "--sweep"], capture_output=True)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def run(tests, stack_factory):
+    """Runs the tests on one stack, in order; prints the lines that tests/run.sh counts."""
+    try:
+        stack = stack_factory()
+    except Missing as e:
+        print(f"SKIP {tests[0].__module__}: {e}")
+        return 0
+    failed = 0
+    try:
+        for test in tests:
+            t0 = time.monotonic()
+            try:
+                test(stack)
+                print(f"PASS {test.__name__} ({time.monotonic() - t0:.1f} s)", flush=True)
+            except (AssertionError, subprocess.SubprocessError, OSError) as e:
+                failed += 1
+                print(f"FAIL {test.__name__}: {e}", flush=True)
+                print(stack.log()[-3000:])
+    finally:
+        stack.down()
+    return 1 if failed else 0
