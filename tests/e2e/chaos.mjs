@@ -8,7 +8,7 @@ const run = process.env.CUBE_RUN_DIR
 // The VM process of a sandbox as the node's record names it (proto/node.proto, Record: 9 vm_pid, 10 vm_start_time), with the start time that
 // the kernel shows for that pid now; throws when it is another process.
 function vmProcess(id) {
-  const record = readFileSync(`${process.env.CUBE_STATE_DIR}/sandboxes/${id}/record`)
+  const record = readFileSync(`${process.env.CUBE_STATE_DIR}/sandboxes/${id}/record`).subarray(8) // behind the checksum
   const fields = {}
   let at = 0
   const varint = () => {
