@@ -1,5 +1,5 @@
 // kill -9 of each daemon in turn (proof c): the sandbox answers again and its VM process is the same one.
-import { readFileSync, existsSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { Sandbox } from 'e2b'
 import { equal, ok, test, until } from './check.mjs'
 
@@ -33,9 +33,13 @@ function vmProcess(id) {
   return `${fields[9]}@${start}`
 }
 
+// 0 while the supervisor starts it again.
 function pidOf(name) {
-  const path = `${run}/pid/${name}`
-  return existsSync(path) ? Number(readFileSync(path, 'utf8')) : 0
+  try {
+    return Number(readFileSync(`${run}/pid/${name}`, 'utf8'))
+  } catch {
+    return 0
+  }
 }
 
 const sandbox = await Sandbox.create('base', { timeoutMs: 600_000 })
