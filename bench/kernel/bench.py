@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """`cube bench kernel`: what a guest costs on this host.
 
-  bench.py [--vmm PATH] [--kernel PATH] [--root IMAGE] [--tools IMAGE] [--vcpus N] [--idle N] [--json]
+  bench.py [kernel] [--vmm PATH] [--kernel PATH] [--root IMAGE] [--tools IMAGE] [--vcpus N] [--idle N] [--json]
 
 boot: from the start of cube-vmm to the first answer of the guest's PID 1 over vsock. syscall, page-fault, fork-exec, pipe,
 switch: measured in the guest by tests/kernel/guest/measure.c. idle-cpu-50-vms: processor time of 50 idle clones of one snapshot,
-restored side by side, over ten seconds, in per cent of one core. Prints the JSON object of contracts/internal.md §12.
+restored side by side, over ten seconds, in per cent of one core. --json prints the object of contracts/internal.md §12.
 """
 import argparse
 import json
@@ -86,6 +86,7 @@ def script(path, *arguments):
 def main():
     build = os.environ.get("CUBE_BUILD_DIR", os.path.join(ROOT, "build"))
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("name", nargs="?", choices=["kernel"], help="as `cube bench` calls it")
     p.add_argument("--vmm", default=os.path.join(build, "node/vmm/cube-vmm"))
     p.add_argument("--tools", default=os.path.join(build, "tests/kernel/kernel-tools.erofs"))
     p.add_argument("--kernel")
@@ -93,7 +94,7 @@ def main():
     p.add_argument("--vcpus", type=int, default=1)
     p.add_argument("--memory", type=int, default=256, help="MiB")
     p.add_argument("--idle", type=int, default=50, help="idle VMs")
-    p.add_argument("--json", action="store_true", help="the default; accepted for `cube bench`")
+    p.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = p.parse_args()
     options.kernel = options.kernel or script("guest/kernel/build.sh")
     options.root = options.root or script("guest/base/build.sh")
@@ -106,9 +107,16 @@ def main():
             results.append(idle(options, disks, dir))
         with vm.Vm(options.vmm, os.path.join(dir, "kind"), options.memory, options.vcpus) as guest:
             kind = guest.kind()
-    print(json.dumps({"name": "kernel", "environment": {"cores": os.cpu_count(), "kernel": os.uname().release, "kvm": kind, "load": load,
-                                                         "vcpus": options.vcpus},
-                      "busy": load > os.cpu_count() / 2, "results": results}, ensure_ascii=False))
+    busy = load > os.cpu_count() / 2
+    if options.json:
+        print(json.dumps({"name": "kernel",
+                          "environment": {"cores": os.cpu_count(), "kernel": os.uname().release, "kvm": kind, "load": load,
+                                          "vcpus": options.vcpus},
+                          "busy": busy, "results": results}, ensure_ascii=False))
+        return
+    print("kernel: %s, %d vCPU, %d cores, load %.1f%s" % (kind, options.vcpus, os.cpu_count(), load, ", BUSY" if busy else ""))
+    for r in results:
+        print("  %-16s n %4d  p50 %10.3f  p99 %10.3f  max %10.3f %s" % (r["metric"], r["n"], r["p50"], r["p99"], r["max"], r["unit"]))
 
 
 if __name__ == "__main__":
