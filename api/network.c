@@ -217,14 +217,14 @@ int network_parse(const json_t *net, const char *path, bool update, bool secured
         return unsupported(e, path, "egressProxy");
     if (dns && !can->dns_servers)
         return unsupported(e, path, "dnsServers");
-    if (!can->rules) {
-        if (json_array_size(allow) > 0)
-            return unsupported(e, path, "allowOut");
-        if (json_array_size(deny) > 0 && !deny_all)
-            return unsupported(e, path, "denyOut");
-        if (rules)
-            return unsupported(e, path, "rules");
-    }
+    if (rules && !can->rules)
+        return unsupported(e, path, "rules");
+    if (allow_domain && !can->domains)
+        return unsupported(e, path, "allowOut");
+    if (!can->lists && json_array_size(allow) > 0)
+        return unsupported(e, path, "allowOut");
+    if (!can->lists && json_array_size(deny) > 0 && !deny_all)
+        return unsupported(e, path, "denyOut");
     out->deny_internet = deny_all && json_array_size(allow) == 0;
     if (!update) {
         static const char *const known[] = {"allowOut",        "denyOut",    "egressProxy",

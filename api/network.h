@@ -15,7 +15,9 @@ struct network {
 /** Which network options the nodes of this version enforce; a legal option beyond them is a 400 that names
  * it. */
 struct network_support {
-    bool rules; /* allowOut, denyOut beyond "everything", rules */
+    bool lists;   /* CIDR blocks and addresses in allowOut, and in denyOut beyond "everything" */
+    bool domains; /* domains in allowOut */
+    bool rules;   /* header rules of domains */
     bool egress_proxy;
     bool dns_servers;
     bool https_ports;

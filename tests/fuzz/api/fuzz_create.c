@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct network_support all = {true, true, true, true};
+    static const struct network_support all = {true, true, true, true, true, true};
     struct err e = {0};
     json_t *body;
     if (body_parse((const char *)data, size, false, &body, &e) < 0) {

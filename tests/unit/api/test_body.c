@@ -214,7 +214,7 @@ static void unknown_fields_are_only_noted(void **state)
 
 static int network(const char *text, struct network *out, struct err *e)
 {
-    static const struct network_support all = {true, true, true, true};
+    static const struct network_support all = {true, true, true, true, true, true};
     struct unknown u = {0};
     *e = (struct err){0};
     json_t *j = json_loads(text, 0, NULL);
