@@ -7,6 +7,8 @@ pins_root=$(mktemp -d /tmp/cube-net-XXXXXX)
 vs=$CUBE_BUILD_DIR/node/net/cube-vs
 
 in_ns() { local n=$1; shift; ip netns exec "$n" "$@"; }
+# With this machine's own /sys, which `ip netns exec` hides: a cluster needs its cgroups.
+in_net() { local n=$1; shift; nsenter --net="/run/netns/$n" "$@"; }
 cvs() { in_ns "$node" "$vs" --pins "$pins_root/bpf/vs" --uplink up0 --service svc0 svc1 198.19.0.1 198.19.128.0 "$@"; }
 
 add_guest() { # NAME TAP
