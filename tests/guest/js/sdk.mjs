@@ -103,7 +103,7 @@ test('background child with the pipes open delays the end by a second at most, a
 })
 
 test('stdin: text, bytes, empty, close', async () => {
-  const h = await sbx.commands.run('cat', { background: true, stdin: true })
+  const h = await sbx.commands.run('cat; sleep 0.5', { background: true, stdin: true })
   await sbx.commands.sendStdin(h.pid, 'Hello, World!')
   await sbx.commands.sendStdin(h.pid, '')
   await sbx.commands.sendStdin(h.pid, '\n!@#$%^&*()\n')

@@ -14,7 +14,7 @@ USER = os.environ.get("GUEST_USER", "root")
 
 def check(name):
     def wrap(fn):
-        fn.title = name
+        fn.check_title = name
         return fn
     return wrap
 
@@ -61,6 +61,13 @@ class Sync:
         self.s.commands.send_stdin(h.pid, "hello\n")
         self.s.commands.close_stdin(h.pid)
         equal(h.wait().stdout, "hello\n")
+
+    @check("stdin: streamed from an iterable")
+    def stream_input(self):
+        h = self.s.commands.run("cat", background=True, stdin=True, timeout=0)
+        self.s.commands.stream_input(h.pid, [b"x" * 100000 for _ in range(20)] + ["end\n"])
+        self.s.commands.close_stdin(h.pid)
+        equal(len(h.wait().stdout), 2000004)
 
     @check("pty: create, input, resize, kill")
     def pty(self):
@@ -150,12 +157,11 @@ class Async:
 
         h = await self.s.commands.run("cat", background=True, stdin=True, timeout=0, on_stdout=on_stdout)
 
-        async def chunks():
-            yield "first\n"
-            await asyncio.wait_for(got.wait(), 5)  # the echo comes back while the request is still open
-            yield b"second\n"
-
-        await self.s.commands.stream_input(h.pid, chunks())
+        stream = self.s.commands.stream_input(h.pid)
+        await stream.send("first\n")
+        await asyncio.wait_for(got.wait(), 5)  # the echo comes back while the request is still open
+        await stream.send(b"second\n")
+        await stream.close()
         await self.s.commands.send_stdin(h.pid, "third\n")
         await self.s.commands.close_stdin(h.pid)
         equal((await h.wait()).stdout, "first\nsecond\nthird\n")
@@ -182,23 +188,23 @@ def report(name, error=None):
 def main():
     sync = Sync()
     for fn in vars(Sync).values():
-        if hasattr(fn, "title"):
+        if hasattr(fn, "check_title"):
             try:
                 fn(sync)
-                report("sync: " + fn.title)
+                report("sync: " + fn.check_title)
             except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
-                report("sync: " + fn.title, e)
+                report("sync: " + fn.check_title, e)
 
     async def run_async():
         a = Async()
         await a.start()
         for fn in vars(Async).values():
-            if hasattr(fn, "title"):
+            if hasattr(fn, "check_title"):
                 try:
                     await asyncio.wait_for(fn(a), 60)
-                    report("async: " + fn.title)
+                    report("async: " + fn.check_title)
                 except BaseException as e:  # noqa: BLE001
-                    report("async: " + fn.title, e)
+                    report("async: " + fn.check_title, e)
 
     asyncio.run(run_async())
 

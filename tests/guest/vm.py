@@ -1,0 +1,277 @@
+"""cube-init in a VM, over its control connection: vm.py CTL_SOCK IN_SOCK SUITE. Ends with Shutdown."""
+import http.client
+import json
+import os
+import socket
+import struct
+import sys
+import time
+
+import ctl
+
+CTL, IN, SUITE = sys.argv[1:4]
+TOKEN = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0"
+
+
+def report(name, fn):
+    try:
+        fn()
+        print(f"PASS {SUITE}: {name}", flush=True)
+    except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
+        print(f"FAIL {SUITE}: {name}: {type(e).__name__}: {e}".replace("\n", " "), flush=True)
+
+
+class Guest(http.client.HTTPConnection):
+    """HTTP to a port of the guest through in.sock."""
+
+    def __init__(self, port=49983):
+        super().__init__("guest", timeout=20)
+        self.guest_port = port
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(IN)
+        self.sock.sendall(struct.pack(">H", self.guest_port))
+        status = self.sock.recv(1)
+        if status != b"\0":
+            raise ConnectionError(f"status {status!r}")
+
+
+def http_call(method, path, body=None, headers=None, token=True, port=49983):
+    g = Guest(port)
+    headers = dict(headers or {})
+    if token:
+        headers["X-Access-Token"] = TOKEN
+    g.request(method, path, body, headers)
+    r = g.getresponse()
+    data = r.read()
+    g.close()
+    return r.status, data
+
+
+def start(cmd, args, headers=None):
+    """Opens a Start stream; returns the response and the pid."""
+    g = Guest()
+    msg = json.dumps({"process": {"cmd": cmd, "args": args}}).encode()
+    g.request("POST", "/process.Process/Start", struct.pack(">BI", 0, len(msg)) + msg,
+              {"Content-Type": "application/connect+json", "X-Access-Token": TOKEN, **(headers or {})})
+    r = g.getresponse()
+    head = r.read(5)
+    first = json.loads(r.read(struct.unpack(">I", head[1:])[0]))
+    return r, first["event"]["start"]["pid"], g
+
+
+def event(r):
+    head = r.read(5)
+    return head[0], json.loads(r.read(struct.unpack(">I", head[1:])[0]))
+
+
+c = ctl.Control(CTL)
+
+
+def before_identity():
+    c.hello()
+    assert c.health().get(1) == [1]
+    assert http_call("GET", "/health", token=False)[0] == 204
+    for method, path in (("GET", "/files?path=/etc/passwd"), ("GET", "/envs"), ("POST", "/process.Process/List")):
+        status, body = http_call(method, path, b"{}", {"Content-Type": "application/json"})
+        assert status == 503, (path, status, body)
+
+
+def identity_refused():
+    try:
+        c.set_identity(random=b"short", token=TOKEN, network=False)
+        raise AssertionError("accepted")
+    except RuntimeError as e:
+        assert "random" in str(e), e
+
+
+def identity():
+    before = c.hello()
+    out = c.set_identity(sandbox="iabc", gen=7, token=TOKEN, envs={"FROM": "init"}, user="user", workdir="/home/user", network=False)
+    assert [out.get(i, [0])[0] for i in (1, 2, 3, 4, 5, 6, 7)] == [1, 1, 1, 1, 1, 7, 1], out
+    code, _, text, _ = c.exec(["/bin/sh", "-c", "hostname; cat /etc/machine-id /run/cube/generation; date +%s; getent hosts iabc || true"])
+    lines = text.decode().split("\n")
+    assert code == 0 and lines[:3] == ["iabc", bytes(range(16)).hex(), "7"] and abs(int(lines[3]) - time.time()) < 2, lines
+    assert 4 not in before and c.hello().get(4) == [1]
+
+
+def token_and_envs():
+    assert http_call("GET", "/envs", token=False)[0] == 401
+    status, body = http_call("GET", "/envs")
+    assert status == 200 and json.loads(body) == {"FROM": "init", "E2B_SANDBOX": "true", "E2B_SANDBOX_ID": "iabc", "E2B_TEMPLATE_ID": "base"}, body
+    for path in ("/init", "/freeze", "/unfreeze", "/fsfreeze", "/upgrade", "/collapse"):
+        assert http_call("POST", path, b"{}")[0] == 404, path
+
+
+def default_user():
+    r, _, g = start("/bin/sh", ["-c", "id -un; pwd; cat /proc/self/cgroup /proc/self/oom_score_adj; echo $FROM"])
+    out = ""
+    while True:
+        flags, e = event(r)
+        if flags & 2:
+            break
+        if "data" in e["event"]:
+            import base64
+            out += base64.b64decode(e["event"]["data"]["stdout"]).decode()
+    assert out.split("\n")[:5] == ["user", "/home/user", "0::/sandbox/user", "100", "init"], out
+
+
+def gateway():
+    assert c.exec(["/bin/sh", "-c", "cd /tmp && (python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1 &) ; "
+                   "for i in $(seq 100); do python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8123))' 2>/dev/null && break; sleep 0.05; done"])[0] == 0
+    status, body = http_call("GET", "/", port=8123, token=False)
+    assert status == 200 and b"Directory listing" in body, (status, body)
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(IN)
+    s.sendall(struct.pack(">H", 81))
+    assert s.recv(1) == b"\3" and s.recv(1) == b""
+
+
+def half_close():
+    script = "import socket; s=socket.create_server((\"::1\", 8124), family=socket.AF_INET6); print(1, flush=True); c,_=s.accept(); d=b\"\"\n" \
+             "while (x := c.recv(65536)): d += x\nc.sendall(str(len(d)).encode()); c.close()"
+    r, _, g = start("python3", ["-u", "-c", script])
+    assert "data" in event(r)[1]["event"]
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(IN)
+    s.sendall(struct.pack(">H", 8124))
+    assert s.recv(1) == b"\0"
+    s.sendall(b"x" * 3000000)
+    s.shutdown(socket.SHUT_WR)
+    got = b""
+    while x := s.recv(100):
+        got += x
+    assert got == b"3000000", got
+
+
+def freeze_thaw():
+    r, pid, g = start("/bin/sh", ["-c", "while :; do echo tick; sleep 0.05; done"])
+    event(r)
+    c.freeze()
+    status, body = http_call("POST", "/process.Process/List", b"{}", {"Content-Type": "application/json"})
+    assert status == 503, (status, body)
+    assert http_call("GET", "/health")[0] == 204
+    g.sock.settimeout(0.5)
+    silent = False
+    try:
+        for _ in range(1000):
+            event(r)
+    except (TimeoutError, socket.timeout):
+        silent = True
+    assert silent, "a frozen process goes on"
+    c.thaw()
+    status, _ = http_call("POST", "/process.Process/SendSignal", json.dumps({"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}).encode(),
+                          {"Content-Type": "application/json"})
+    assert status == 200
+    g.close()
+
+
+def envd_restart():
+    r, pid, g = start("/bin/sh", ["-c", "read x; echo got $x; exit 9"])
+    r2, pid2, g2 = start("sleep", ["1000"])
+    restarts = c.health().get(5, [0])[0]
+    c.exec(["/bin/sh", "-c", "kill -9 $(pidof cube-envd)"])
+    end = time.time() + 10
+    while c.health().get(5, [0])[0] == restarts or not c.health().get(1):
+        assert time.time() < end, "not restarted"
+        time.sleep(0.02)
+    # The identity is back before anybody is served, and the processes are still there with their pipes.
+    end = time.time() + 5
+    while True:
+        try:
+            assert http_call("GET", "/envs", token=False)[0] == 401
+            break
+        except (ConnectionError, OSError):
+            assert time.time() < end
+            time.sleep(0.02)
+    status, body = http_call("POST", "/process.Process/List", b"{}", {"Content-Type": "application/json"})
+    assert {p["pid"] for p in json.loads(body)["processes"]} >= {pid, pid2}, body
+    msg = json.dumps({"process": {"pid": pid}}).encode()
+    g3 = Guest()
+    g3.request("POST", "/process.Process/Connect", struct.pack(">BI", 0, len(msg)) + msg, {"Content-Type": "application/connect+json", "X-Access-Token": TOKEN})
+    r3 = g3.getresponse()
+    assert event(r3)[1]["event"]["start"]["pid"] == pid
+    status, _ = http_call("POST", "/process.Process/SendInput", json.dumps({"process": {"pid": pid}, "input": {"stdin": "eAo="}}).encode(), {"Content-Type": "application/json"})
+    assert status == 200
+    assert event(r3)[1]["event"]["data"]["stdout"] == "Z290IHgK"
+    assert event(r3)[1]["event"]["end"]["exitCode"] == 9
+    status, body = http_call("POST", "/process.Process/SendSignal", json.dumps({"process": {"pid": pid2}, "signal": 9}).encode(), {"Content-Type": "application/json"})
+    assert status == 200, body
+
+
+def events():
+    c.subscribe()
+    http_call("POST", "/files?path=/home/user/ev.txt&username=user", b"hello", {"Content-Type": "application/octet-stream"})
+    http_call("GET", "/files?path=/home/user/ev.txt&username=user")
+    c.health()
+    end, kinds = time.time() + 5, {}
+    while not {"process_start", "process_exit", "file_write", "file_read"} <= kinds.keys():
+        assert time.time() < end, kinds.keys()
+        for e in c.events or [c.recv()]:
+            if 8 in e:
+                f = ctl.parse(e[8][0])
+                fields = {k: v for k, v in (tuple(x[0].decode() for x in ctl.parse(p).values()) if len(ctl.parse(p)) == 2 else ("", "") for p in f.get(5, []))}
+                kinds[f[2][0].decode()] = fields
+        c.events = []
+    assert kinds["file_write"]["path"] == "/home/user/ev.txt" and kinds["file_write"]["size"] == "5" and kinds["file_write"]["user"] == "user", kinds
+
+
+def exec_builds():
+    code, sig, out, err = c.exec(["/bin/sh", "-c", "cat; echo $V; id -un; pwd; exit 4"], user="user", cwd="/tmp", envs={"V": "w"}, stdin=b"in\n")
+    assert (code, sig, out) == (4, 0, b"in\nw\nuser\n/tmp\n"), (code, sig, out, err)
+    code, sig, out, _ = c.exec(["/bin/sh", "-c", "sleep 100"], timeout_ms=300)
+    assert sig == 9, (code, sig)
+    assert len(c.exec(["/bin/sh", "-c", "head -c 5000000 /dev/zero"])[2]) == 5000000
+    try:
+        c.exec(["/bin/true"], user="no-such-user")
+        raise AssertionError("accepted")
+    except RuntimeError as e:
+        assert "no-such-user" in str(e)
+
+
+def symlink_attack():
+    """A process of `user` puts a link where the API writes as `user`: nothing of root's may be reached."""
+    c.exec(["/bin/sh", "-c", "echo secret > /root/secret; chmod 600 /root/secret"])
+    c.exec(["/bin/sh", "-c", "ln -sfn /root/secret /home/user/link; ln -sfn /root /home/user/dirlink"], user="user")
+    for path in ("/home/user/link", "/home/user/dirlink/secret"):
+        assert http_call("GET", f"/files?path={path}&username=user")[0] in (401, 403), path
+        assert http_call("POST", f"/files?path={path}&username=user", b"evil", {"Content-Type": "application/octet-stream"})[0] in (401, 403), path
+    assert c.exec(["cat", "/root/secret"])[2] == b"secret\n"
+
+
+def oom():
+    """The sandbox runs out of memory: the daemons live, and an event says so."""
+    c.exec(["/bin/sh", "-c", "python3 -c 'x=bytearray(8<<30)\nfor i in range(0,len(x),4096): x[i]=1'"], user="user")
+    h = c.health()
+    assert h.get(1) == [1] and h.get(4, [0])[0] >= 1, h
+
+
+def metrics():
+    m = c.metrics()
+    assert m[1][0] >= 1 and m[3][0] > 1 << 26 and m[6][0] > 1 << 20, m
+
+
+def shutdown():
+    c.send(10)
+    c.recv()
+    end = time.time() + 10
+    try:
+        while time.time() < end:
+            c.recv()
+    except (EOFError, OSError):
+        return
+    raise AssertionError("the machine still runs")
+
+
+for title, test in [
+    ("before the identity only health answers", before_identity), ("an identity without random bytes is refused", identity_refused),
+    ("identity: clock, random, names, generation", identity), ("token, variables, internal paths", token_and_envs),
+    ("default user, directory, cgroup and OOM bias", default_user), ("gateway: open and closed ports", gateway),
+    ("gateway: half-close, ::1", half_close), ("freeze and thaw", freeze_thaw), ("envd is restarted and keeps its processes", envd_restart),
+    ("exec for builds", exec_builds), ("operation events", events), ("links of a user lead nowhere", symlink_attack),
+    ("out of memory: daemons live", oom), ("metrics", metrics), ("shutdown", shutdown),
+]:
+    if os.environ.get("ONLY", "") in title or title == "shutdown":
+        report(title, test)
