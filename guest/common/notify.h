@@ -5,6 +5,7 @@
  *   'S' pid flags cmd cwd tag user arg…   + [pidfd, stdin?, stdout, stderr?]: keep these for a successor.
  * flags: letters of p (PTY), i (stdin descriptor present), e (stderr present), c (cwd given), t (tag given)
  *   'F' pid       forget: the process is over
+ *   'C' pid       close its stdin
  *   'E' kind level message key value…   an operation event
  * init → envd
  *   'S' as above: adopt (sent to a restarted envd before anything else), and 'D': that was all

@@ -192,8 +192,8 @@ static bool head_take(struct conn *c)
     }
     c->req = r;
     r->head = head;
+    r->http.method = r->http.query = "";
     r->http.path = r->path;
-    r->http.query = r->http.method = "";
     memcpy(head, c->in.data + c->in_off, head_len);
     head[head_len] = 0;
     c->in_off += head_len;
@@ -201,7 +201,7 @@ static bool head_take(struct conn *c)
     if (!status && !path_decode(r))
         status = 400;
     if (status) {
-        c->body_done = c->close_after = true;
+        c->close_after = true; /* where a next request would begin is unknown: what follows is drained */
         conn_error(c, status, "malformed request");
         return true;
     }
@@ -240,11 +240,15 @@ static bool body_take(struct conn *c)
     size_t avail = c->in.len - c->in_off;
     if (!avail)
         return false;
+    if (c->response_done && c->close_after) { /* refused: what still comes is dropped */
+        c->in_off = c->in.len;
+        return false;
+    }
     const char *data;
     size_t len;
     long used = http_body_next(&r->body, c->in.data + c->in_off, avail, &data, &len);
     if (used < 0) {
-        c->close_after = c->body_done = true;
+        c->close_after = true;
         if (!c->response_done && !c->streaming)
             conn_error(c, 400, "malformed chunked body");
         else

@@ -138,6 +138,8 @@ int http_parse_head(char *head, size_t n, struct http_req *req)
     memset(req, 0, offsetof(struct http_req, headers));
     req->chunked = req->has_length = req->keep_alive = req->expect_continue = false;
     req->length = 0;
+    req->method = req->query = "";
+    req->path = head + n; /* the caller's NUL: empty until there is one */
     if (memchr(head, 0, n))
         return 400;
     char *p = head, *end = head + n - 2;

@@ -29,9 +29,9 @@ struct http_req {
  * long. */
 long http_head_complete(const char *p, size_t n, size_t scanned);
 
-/** Parses a complete head in place (separators become NULs). Returns 0, or the HTTP status to answer with.
- * Strict: no folding, no bare LF, no doubled Content-Length or Host, not both a length and a transfer coding
- * (RFC 9112 §6). */
+/** Parses a complete head in place (separators become NULs; head[n] must be a NUL). Returns 0, or the HTTP
+ * status to answer with. Strict: no folding, no bare LF, no doubled Content-Length or Host, not both a length
+ * and a transfer coding (RFC 9112 §6). */
 int http_parse_head(char *head, size_t n, struct http_req *req);
 
 /** The value of a header (case-insensitive), or NULL. */

@@ -22,15 +22,25 @@ void keeper_send(const struct notify_msg *m)
         notify_send(channel.fd, m);
 }
 
-void keeper_forget(pid_t pid)
+static void send_pid(char type, pid_t pid)
 {
     char text[16];
     if (channel.fd < 0)
         return;
     snprintf(text, sizeof(text), "%d", (int)pid);
-    notify_start(&out, 'F');
+    notify_start(&out, type);
     notify_add(&out, text);
     keeper_send(&out);
+}
+
+void keeper_forget(pid_t pid)
+{
+    send_pid('F', pid);
+}
+
+void keeper_stdin_closed(pid_t pid)
+{
+    send_pid('C', pid);
 }
 
 void keeper_store(const struct proc *p)

@@ -14,5 +14,8 @@ int keeper_open(int fd);
 void keeper_store(const struct proc *p);
 void keeper_forget(pid_t pid);
 
+/** The process's stdin is closed: its keeper must let go of it, too, or the process never sees the end. */
+void keeper_stdin_closed(pid_t pid);
+
 /** Sends an event message; drops it when the channel is full or absent. */
 void keeper_send(const struct notify_msg *m);

@@ -290,6 +290,8 @@ void proc_input_cancel(struct proc *p, struct input *in)
 void proc_stdin_close(struct proc *p)
 {
     inputs_fail(p);
+    if (p->in.fd >= 0)
+        keeper_stdin_closed(p->pid);
     ev_close(&p->in);
 }
 

@@ -241,7 +241,8 @@ int server_listen_tcp(const char *address, uint16_t port)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (!v4)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-    if ((v4 ? listen_on(fd, (struct sockaddr *)&a4, sizeof(a4)) : listen_on(fd, (struct sockaddr *)&a6, sizeof(a6))) < 0)
+    if ((v4 ? listen_on(fd, (struct sockaddr *)&a4, sizeof(a4))
+            : listen_on(fd, (struct sockaddr *)&a6, sizeof(a6))) < 0)
         return -1;
     struct sockaddr_storage bound;
     socklen_t n = sizeof(bound);

@@ -197,6 +197,8 @@ static void on_notify(void *owner, uint32_t events)
             close(m.fds[i]);
         if (m.type == 'F' && m.n_strings)
             store_forget((pid_t)atoi(m.s[0]));
+        else if (m.type == 'C' && m.n_strings)
+            store_stdin_close((pid_t)atoi(m.s[0]));
         else if (m.type == 'E')
             events_from_envd(&m);
     }

@@ -64,6 +64,21 @@ void store_forget(pid_t pid)
     }
 }
 
+void store_stdin_close(pid_t pid)
+{
+    for (struct record *r = records; r; r = r->next) {
+        char *flags = r->strings + strlen(r->strings) + 1;
+        char *i = r->n_strings > 1 ? strchr(flags, 'i') : NULL;
+        if (r->pid != pid || !i || r->n_fds < 2)
+            continue;
+        *i = '-';
+        close(r->fds[1]);
+        r->n_fds--;
+        memmove(&r->fds[1], &r->fds[2], (size_t)(r->n_fds - 1) * sizeof(int));
+        return;
+    }
+}
+
 static void exited_message(const struct record *r, struct notify_msg *m)
 {
     char text[3][16];

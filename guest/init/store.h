@@ -11,6 +11,9 @@
 void store_put(struct notify_msg *m);
 void store_forget(pid_t pid);
 
+/** Lets go of a process's stdin. */
+void store_stdin_close(pid_t pid);
+
 /** Whether a reaped pid is a kept process; then *out becomes its 'X' message, and the record is marked as
  * ended. */
 bool store_exited(pid_t pid, int code, int status, struct notify_msg *out);

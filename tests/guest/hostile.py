@@ -1,0 +1,267 @@
+"""Bad input for cube-envd alone: hostile.py PORT PID. Each case: the right error, bounded memory, and the daemon still answers."""
+import json
+import os
+import resource
+import socket
+import struct
+import sys
+import time
+
+PORT, PID = int(sys.argv[1]), int(sys.argv[2])
+SUITE = os.environ.get("SUITE", "guest hostile")
+
+
+def envd_pid():
+    """unshare execs the daemon: the pid is its own."""
+    return PID
+
+
+def rss_kib():
+    for line in open(f"/proc/{envd_pid()}/status"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    return 0
+
+
+def raw(data, half_close=False, timeout=5, limit=1 << 20):
+    s = socket.create_connection(("127.0.0.1", PORT), timeout=timeout)
+    try:
+        s.sendall(data)
+        if half_close:
+            s.shutdown(socket.SHUT_WR)
+        out = b""
+        while len(out) < limit:
+            part = s.recv(65536)
+            if not part:
+                break
+            out += part
+        return out
+    except (ConnectionError, socket.timeout):
+        return b""
+    finally:
+        s.close()
+
+
+def request(method, path, body=b"", headers=()):
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+    head += "".join(f"{k}: {v}\r\n" for k, v in headers)
+    out = raw(head.encode() + b"\r\n" + body, timeout=20)
+    status = int(out[9:12]) if out[:5] == b"HTTP/" else 0
+    return status, out.split(b"\r\n\r\n", 1)[-1]
+
+
+def unary(path, body, ctype="application/json"):
+    return request("POST", path, body, [("Content-Type", ctype)])
+
+
+def stream(path, payload, flags=0, length=None, ctype="application/connect+json"):
+    body = struct.pack(">BI", flags, len(payload) if length is None else length) + payload
+    return request("POST", path, body, [("Content-Type", ctype)])
+
+
+def alive():
+    assert request("GET", "/health")[0] == 204
+
+
+def status_of(data):
+    out = raw(data)
+    return int(out[9:12]) if out[:5] == b"HTTP/" else 0
+
+
+def bad_heads():
+    ok = b"Host: x\r\n\r\n"
+    for data, want in (
+        (b"GET /health HTTP/1.1\r\n\r\n", 400), (b"GET  /health HTTP/1.1\r\n" + ok, 400), (b"GET /health HTTP/2.0\r\n" + ok, 505),
+        (b"GET /health HTTP/1.1\nHost: x\n\n", 0), (b"G\x00T / HTTP/1.1\r\n" + ok, 400), (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n" + ok, 400), (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"POST /files HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n" + ok, 400),
+        (b"POST /files HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n" + ok, 400),
+        (b"POST /files HTTP/1.1\r\nContent-Length: +1\r\n" + ok, 400), (b"POST /files HTTP/1.1\r\nTransfer-Encoding: gzip\r\n" + ok, 501),
+        (b"GET /%zz HTTP/1.1\r\n" + ok, 400), (b"GET /%00 HTTP/1.1\r\n" + ok, 400), (b"GET /" + b"a" * 40000 + b" HTTP/1.1\r\n" + ok, 431),
+        (b"GET / HTTP/1.1\r\n" + b"".join(b"A%d: b\r\n" % i for i in range(200)) + ok, 431),
+        (b"GET /nothing HTTP/1.1\r\nConnection: close\r\n" + ok, 404), (b"PUT /files HTTP/1.1\r\nConnection: close\r\n" + ok, 405),
+        (b"GET /process.Process/Start HTTP/1.1\r\nConnection: close\r\n" + ok, 405),
+    ):
+        got = status_of(data) if want else 0
+        assert got == want, (data[:60], got, want)
+    alive()
+
+
+def bad_chunks():
+    head = b"POST /process.Process/List HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for body in (b"zz\r\n", b"2\r\n{}x\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n", b"-1\r\n", b"\r\n", b"2;" + b"a" * 70000):
+        assert status_of(head + body) == 400, body[:30]
+    assert status_of(head.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n") + b"1;ext=1\r\n{\r\n001\r\n}\r\n0\r\nTrailer: x\r\n\r\n") == 200
+    alive()
+
+
+def bad_messages():
+    deep = b'{"x":' * 20000 + b"1" + b"}" * 20000
+    for path in ("/process.Process/List", "/process.Process/SendInput", "/filesystem.Filesystem/Stat", "/filesystem.Filesystem/ListDir"):
+        for body in (b"", b"[]", b"null", b"{", b'{"path":}', b'{"path":1}', b'{"depth":-1}', b'{"depth":1e99}', b'{"path":"\\ud800"}', b'{"path":"\xff"}',
+                     b'{"path":"a\\u0000b"}', b'{"path":"a","path":"b"}', deep, b'{"process":"x"}', b'{"process":{"pid":"x"}}', b'{"input":{"stdin":"@@"}}', b"{} {}"):
+            known = b"path" in body and "filesystem" in path
+            s, answer = unary(path, body)
+            if body in (b"", b"[]", b"null", b"{", deep, b"{} {}", b'{"path":}') or known:
+                assert s == 400 and json.loads(answer)["code"] == "invalid_argument", (path, body[:40], s, answer[:200])
+            else:
+                assert s in (200, 400, 401, 404), (path, body[:40], s)
+        for body in (b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x05ab", b"\x0b\x0c", b"\x08" + b"\xff" * 11, b"\x0a\x02\xff\xfe"):
+            s, answer = unary(path, body, "application/proto")
+            assert s in (400, 200, 404), (path, body, s, answer)
+    assert unary("/process.Process/List", b"{}", "text/plain")[0] == 415
+    assert unary("/process.Process/List", b"x" * (17 << 20))[0] in (413, 0)
+    alive()
+
+
+def bad_envelopes():
+    good = json.dumps({"process": {"cmd": "/bin/true"}}).encode()
+    for flags, payload, length in ((1, good, None), (2, good, None), (255, good, None), (0, good, len(good) + 1), (0, good, len(good) - 1), (0, good, 0xFFFFFFFF), (0, b"", None), (0, b"{", None)):
+        s, answer = stream("/process.Process/Start", payload, flags, length)
+        end = answer[answer.index(b'{"error"'):] if b'{"error"' in answer else b""
+        assert s == 200 and b'"code"' in end, (flags, length, s, answer[:200])
+    assert request("POST", "/process.Process/Start", b"\0\0", [("Content-Type", "application/connect+json")])[0] == 200
+    head = b"POST /process.Process/StreamInput HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: 100000\r\n\r\n"
+    assert b"resource_exhausted" in raw(head + struct.pack(">BI", 0, 0x7FFFFFFF) + b"x" * 100)
+    alive()
+
+
+def bad_uploads():
+    octet = [("Content-Type", "application/octet-stream")]
+    multi = [("Content-Type", "multipart/form-data; boundary=B")]
+    for path, body, headers, want in (
+        ("/files", b"x", octet, 400), ("/files?path=/tmp", b"x", octet, 400), ("/files?path=%zz", b"x", octet, 400), ("/files?path=/a%00b", b"x", octet, 400),
+        ("/files?path=/tmp/cube-h", b"x", [("Content-Type", "text/plain")], 400), ("/files?path=/tmp/cube-h", b"x", octet + [("Content-Encoding", "br")], 400),
+        ("/files?path=/tmp/cube-h", b"not gzip", octet + [("Content-Encoding", "gzip")], 400), ("/files?path=/tmp/cube-h", b"x", octet + [("X-Metadata-a", "\xe9")], 400),
+        ("/files?path=/tmp/cube-h", b"x", octet + [("X-Metadata-" + "k" * 300, "v")], 400), ("/files?path=/tmp/cube-h&username=no-such", b"x", octet, 401),
+        ("/files?path=/tmp/cube-h", b"x", [("Content-Type", "multipart/form-data")], 400), ("/files?path=/tmp/cube-h", b"--B\r\n", multi, 400),
+        ("/files", b"--B\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx\r\n--B--", multi, 400),
+        ("/files?path=/tmp/cube-h", b"--B\r\n" + b"A" * 20000, multi, 400), ("/files?path=/" + "a/" * 3000, b"x", octet, 400),
+        ("/files?path=/proc/version/x", b"x", octet, 400), ("/files?path=" + "/tmp/" + "n" * 300, b"x", octet, 400),
+    ):
+        s, answer = request("POST", path, body, headers)
+        assert s == want and json.loads(answer)["code"] == want, (path[:60], s, want, answer[:200])
+    assert not os.path.exists("/tmp/cube-h"), "a refused upload left a file"
+    twice = b"".join(b"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/tmp/cube-h\"\r\n\r\nx\r\n" for _ in range(2)) + b"--B--\r\n"
+    assert request("POST", "/files", twice, multi)[0] == 400
+    os.unlink("/tmp/cube-h")
+    alive()
+
+
+def cut_upload():
+    """An upload that is cut leaves the old file, and nothing else, in its directory."""
+    os.makedirs("/tmp/cube-cut", exist_ok=True)
+    open("/tmp/cube-cut/f", "w").write("old")
+    s = socket.create_connection(("127.0.0.1", PORT))
+    s.sendall(b"POST /files?path=/tmp/cube-cut/f HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1000000\r\n\r\n" + b"n" * 300000)
+    time.sleep(0.1)
+    assert open("/tmp/cube-cut/f").read() == "old", "a reader sees a half-written file"
+    s.close()
+    end = time.time() + 5
+    while os.listdir("/tmp/cube-cut") != ["f"] or open("/tmp/cube-cut/f").read() != "old":
+        assert time.time() < end, os.listdir("/tmp/cube-cut")
+        time.sleep(0.02)
+    os.unlink("/tmp/cube-cut/f")
+    os.rmdir("/tmp/cube-cut")
+    alive()
+
+
+def ranges():
+    data = bytes(range(256)) * 400
+    assert request("POST", "/files?path=/tmp/cube-range", data, [("Content-Type", "application/octet-stream")])[0] == 200
+    for value, want, part in (("bytes=0-0", 206, data[:1]), ("bytes=100-199", 206, data[100:200]), ("bytes=-5", 206, data[-5:]), ("bytes=102399-", 206, data[-1:]),
+                              ("bytes=102400-", 416, None), ("bytes=5-2", 200, data), ("bytes=0-1,5-6", 200, data), ("chars=0-1", 200, data), ("bytes=-0", 416, None),
+                              ("bytes=0-99999999999", 206, data)):
+        s, body = request("GET", "/files?path=/tmp/cube-range", headers=[("Range", value)])
+        assert s == want and (part is None or body == part), (value, s, len(body))
+    assert request("GET", "/files?path=/tmp/cube-range", headers=[("Accept-Encoding", "identity;q=0, br")])[0] == 406
+    assert request("GET", "/files?path=/tmp")[0] == 400 and request("GET", "/files?path=/no/such")[0] == 404 and request("GET", "/files?path=/dev/zero")[0] == 400
+    assert int(request("GET", "/files?path=/proc/sys/kernel/pid_max")[1]) > 0, "a file of /proc is empty"
+    os.unlink("/tmp/cube-range")
+
+
+def compose():
+    octet = [("Content-Type", "application/octet-stream")]
+    for i in range(3):
+        request("POST", f"/files?path=/tmp/cube-c/{i}", b"%d" % i * 1000, octet)
+    s, body = unary("/files/compose", json.dumps({"source_paths": [f"/tmp/cube-c/{i}" for i in range(3)], "destination": "/tmp/cube-c/all"}).encode())
+    assert s == 200 and json.loads(body) == {"path": "/tmp/cube-c/all", "name": "all", "type": "file"}, body
+    assert request("GET", "/files?path=/tmp/cube-c/all")[1] == b"0" * 1000 + b"1" * 1000 + b"2" * 1000
+    assert os.listdir("/tmp/cube-c") == ["all"]
+    assert unary("/files/compose", json.dumps({"source_paths": ["/tmp/none"], "destination": "/tmp/cube-c/x"}).encode())[0] == 404
+    assert unary("/files/compose", b"{}")[0] == 400
+    os.unlink("/tmp/cube-c/all")
+    os.rmdir("/tmp/cube-c")
+
+
+def pipelining():
+    out = raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 50 + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert out.count(b"HTTP/1.1 204") == 51, out.count(b"HTTP/1.1 204")
+
+
+def idle_connections():
+    """Ten thousand connections that say nothing, and one that sends its head a byte at a time."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    n = min(10000, hard - 200)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, n + 200), hard))
+    before = rss_kib()
+    conns = []
+    for i in range(n):
+        s = socket.socket()
+        s.bind((f"127.0.{i % 4 + 1}.1", 0))
+        s.connect(("127.0.0.1", PORT))
+        conns.append(s)
+    slow = conns[0]
+    for b in b"GET /health HT":
+        slow.sendall(bytes([b]))
+    alive()
+    grown = rss_kib() - before
+    assert grown < 16384, f"{n} idle connections cost {grown} KiB"
+    for s in conns:
+        s.close()
+    alive()
+
+
+def many_bodies():
+    """Bodies in memory are bounded over all connections."""
+    conns = []
+    for _ in range(12):
+        s = socket.create_connection(("127.0.0.1", PORT))
+        s.setblocking(True)
+        s.settimeout(3)
+        try:
+            s.sendall(b"POST /process.Process/SendInput HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 16000000\r\n\r\n" + b" " * 15000000)
+        except OSError:
+            pass
+        conns.append(s)
+    alive()
+    assert rss_kib() < 200000, rss_kib()
+    for s in conns:
+        s.close()
+    alive()
+
+
+def slow_reader():
+    """A subscriber that does not read holds up neither memory nor others."""
+    msg = json.dumps({"process": {"cmd": "/bin/sh", "args": ["-c", "head -c 300000000 /dev/zero"]}}).encode()
+    s = socket.create_connection(("127.0.0.1", PORT))
+    s.sendall(b"POST /process.Process/Start HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n" % (len(msg) + 5)
+              + struct.pack(">BI", 0, len(msg)) + msg)
+    before = rss_kib()
+    for _ in range(20):
+        alive()
+    assert rss_kib() - before < 4096, rss_kib() - before
+    s.close()
+    alive()
+
+
+for title, fn in (("malformed heads", bad_heads), ("malformed chunks", bad_chunks), ("malformed messages", bad_messages), ("malformed envelopes", bad_envelopes),
+                  ("refused uploads", bad_uploads), ("a cut upload", cut_upload), ("ranges and odd files", ranges), ("compose", compose), ("pipelining", pipelining),
+                  ("10,000 idle connections", idle_connections), ("many large bodies", many_bodies), ("a slow reader", slow_reader)):
+    if os.environ.get("ONLY", "") not in title:
+        continue
+    try:
+        fn()
+        print(f"PASS {SUITE}: {title}", flush=True)
+    except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
+        print(f"FAIL {SUITE}: {title}: {type(e).__name__}: {e}".replace("\n", " "), flush=True)
