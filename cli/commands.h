@@ -11,3 +11,4 @@ int cmd_sandbox(int argc, char **argv);
 int cmd_key(int argc, char **argv);
 int cmd_node(int argc, char **argv);
 int cmd_why(int argc, char **argv);
+int cmd_vm(int argc, char **argv);

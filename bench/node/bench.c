@@ -1,7 +1,7 @@
 /* `node-create`, `create-burst`, `density` and `node-pause`: what a master sees of one cube-node, through its gRPC service
  * (contracts/internal.md §12). bench/node/run.sh starts the node and calls this. */
 #include "bench/node/client.h"
-#include "bench/vmm/report.h"
+#include "bench/report.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"

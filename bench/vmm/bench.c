@@ -1,9 +1,11 @@
 /* `vmm-restore`, `memory` and `pause` of cube-vmm alone, with a small guest of 512 MiB (contracts/internal.md
  * §12). */
-#include "bench/vmm/report.h"
+#include "bench/report.h"
 #include "tests/vmm/harness.h"
 
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,36 +239,57 @@ static void bench_pause(unsigned n, bool json)
     report_print("pause", s, 6, json);
 }
 
+/* The programs of this build, found from where this one lies: BUILD/bench/vmm/cube-bench-vmm. */
+static void find_programs(char *argv0, char **out)
+{
+    static char vmm[PATH_MAX], init[PATH_MAX];
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    self[n > 0 ? n : 0] = 0;
+    const char *dir = dirname(self);
+    snprintf(vmm, sizeof vmm, "%.3000s/../../node/vmm/cube-vmm", dir);
+    snprintf(init, sizeof init, "%.3000s/bench-vmm-init", dir);
+    out[0] = argv0;
+    out[1] = vmm;
+    out[2] = "";
+    out[3] = init;
+}
+
 int main(int argc, char **argv)
 {
+    static const struct {
+        const char *name;
+        void (*run)(unsigned n, bool json);
+        unsigned n;
+    } benches[] = {
+        {"vmm-restore", bench_restore, 200}, {"memory", bench_memory, 100}, {"pause", bench_pause, 50}};
+    char *programs[4];
     bool json = false;
-    unsigned n = 0;
+    unsigned n = 0, which = 3;
 
-    if (argc < 5) {
-        fprintf(
-            stderr,
-            "usage: %s VMM JAILER TEST-INIT vmm-restore|memory|pause [-n N] [--json] [--no-working-set]\n",
-            argv[0]);
-        return 2;
-    }
-    for (int i = 5; i < argc; i++) {
+    for (unsigned i = 0; argc > 1 && i < 3; i++)
+        if (!strcmp(argv[1], benches[i].name))
+            which = i;
+    for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--json"))
             json = true;
         else if (!strcmp(argv[i], "--no-working-set"))
             use_working_set = false;
-        else if (!strcmp(argv[i], "-n") && i + 1 < argc)
+        else if (!strcmp(argv[i], "--rounds") && i + 1 < argc)
             n = (unsigned)atoi(argv[++i]);
+        else
+            which = 3;
+    }
+    if (which == 3) {
+        fprintf(stderr, "usage: %s vmm-restore|memory|pause [--rounds N] [--json] [--no-working-set]\n",
+                argv[0]);
+        return 2;
     }
     report_start();
-    harness_start(argc, argv, "bench");
+    find_programs(argv[0], programs);
+    harness_start(4, programs, "bench");
     make_template();
-    if (!strcmp(argv[4], "vmm-restore"))
-        bench_restore(n ? n : 200, json);
-    else if (!strcmp(argv[4], "memory"))
-        bench_memory(n ? n : 100, json);
-    else if (!strcmp(argv[4], "pause"))
-        bench_pause(n ? n : 50, json);
-    else
-        return 2;
+    benches[which].run(n ? n : benches[which].n, json);
     return 0;
 }

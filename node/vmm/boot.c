@@ -219,7 +219,7 @@ static int command_line(struct vm *vm, const char *extra, struct err *e)
         n += snprintf(
             to + n, CMDLINE_MAX - (size_t)n,
             " pti=on nokaslr clearcpuid=xsaves,xsavec,smap,smep,pcid,invpcid,umip,pku no-kvmapf no-steal-acc"
-            " clocksource=kvm-clock random.trust_cpu=1");
+            " clocksource=kvm-clock random.trust_cpu=1 spectre_v2=off spec_rstack_overflow=off");
     for (unsigned s = 0; s < VM_SLOTS; s++)
         if (vm->present[s])
             n += snprintf(to + n, CMDLINE_MAX - (size_t)n, " virtio_mmio.device=4K@0x%llx:%u",

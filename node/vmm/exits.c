@@ -51,6 +51,14 @@ static void cpu_start(struct vm *vm, uint32_t cpu)
     pthread_mutex_unlock(&vm->gate);
 }
 
+void vm_reset(struct vm *vm, const char *how)
+{
+    if (vm->serial.panicked)
+        vm_ended(vm, VM_END_PANIC, "the guest's kernel panicked; its console says why");
+    else
+        vm_ended(vm, VM_END_RESET, "%s", how);
+}
+
 void vm_port_io(struct vcpu *v, uint16_t port, bool is_write, void *data, unsigned size, unsigned count)
 {
     struct vm *vm = v->vm;
@@ -66,7 +74,7 @@ void vm_port_io(struct vcpu *v, uint16_t port, bool is_write, void *data, unsign
         return;
     }
     if (port == PORT_KEYBOARD && bytes[0] == KEYBOARD_RESET)
-        vm_ended(vm, VM_END_RESET, "the guest asked for a reset");
+        vm_reset(vm, "the guest asked for a reset");
     if (port == PORT_START_CPU && size == 4) {
         uint32_t cpu;
         memcpy(&cpu, data, 4);

@@ -19,6 +19,8 @@ void serial_flush(struct serial *s)
 {
     uint32_t n = s->line_len;
 
+    if (n > 12 && memmem(s->line, n, "Kernel panic", 12))
+        s->panicked = true;
     s->line_len = 0;
     if (s->log_fd < 0 || n == 0)
         return;

@@ -11,6 +11,7 @@
 struct serial {
     int log_fd; /* -1: everything is dropped */
     uint8_t ier, lcr, mcr, scr, dll, dlm, fcr;
+    bool panicked;    /* a line said "Kernel panic": the reset that follows was a crash */
     bool thr_pending; /* "transmitter empty" interrupt not yet seen by the driver */
     uint32_t line_len;
     uint64_t logged, dropped;

@@ -165,7 +165,7 @@ static void on_exit_of_guest(struct vcpu *v)
         return;
     case KVM_EXIT_SHUTDOWN: /* triple fault: how a kernel resets that has no better way, or a crash before it
                                had a console */
-        vm_ended(v->vm, VM_END_RESET, "triple fault");
+        vm_reset(v->vm, "triple fault");
         return;
     case KVM_EXIT_SYSTEM_EVENT:
         vm_ended(v->vm, run->system_event.type == KVM_SYSTEM_EVENT_CRASH ? VM_END_PANIC : VM_END_RESET,

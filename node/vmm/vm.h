@@ -121,6 +121,8 @@ int vcpu_set_msr(struct vcpu *v, uint32_t index, uint64_t value);
 int vm_load_kernel(struct vm *vm, int kernel_fd, const char *cmdline, struct err *e);
 
 /* exits.c: what the guest does outside RAM; called by vCPU threads. */
+/** The guest reset itself: after a panic that is a crash. */
+void vm_reset(struct vm *vm, const char *how);
 void vm_port_io(struct vcpu *v, uint16_t port, bool write, void *data, unsigned size, unsigned count);
 void vm_mmio(struct vcpu *v, uint64_t addr, bool write, void *data, unsigned len);
 
