@@ -1,20 +1,15 @@
 /* `line`: what a newcomer sees: the cluster comes up, a sandbox is created, a command runs. A cluster of its
  * own, in its own directories and on free ports, so that a running one is not disturbed. */
 #include "bench/bench.h"
+#include "bench/full.h"
 #include "bench/proc.h"
 #include "bench/web.h"
 #include "lib/base/clock.h"
 #include "lib/net/fiber.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define PORT_TRIES 200
 
 enum metric { UP_COLD, UP_FIRST, UP_WARM, CREATE_BOOT, RUN, SHELL, METRICS };
 
@@ -22,61 +17,15 @@ struct line {
     const struct bench_options *o;
     struct loop *loop;
     struct series s[METRICS];
-    char dir[40], state[64], run[64], log[64], base[16], api_key[64];
-    int port;
+    struct full full;
     struct err *e;
     int result;
 };
 
-static bool port_free(int port)
-{
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    struct sockaddr_in a = {
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    bool ok = bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
-    close(fd);
-    return ok;
-}
-
-/* A base from which all ports of a cluster are free (cli/settings.h). */
-static int find_ports(struct line *l)
-{
-    static const int offsets[] = {0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141};
-    for (int i = 0; i < PORT_TRIES; i++) {
-        int base = 21000 + (int)((getpid() * 37 + i * 200) % 9000);
-        bool all = true;
-        for (size_t k = 0; k < sizeof offsets / sizeof *offsets; k++)
-            all &= port_free(base + offsets[k]);
-        if (all) {
-            l->port = base;
-            snprintf(l->base, sizeof l->base, "%d", base);
-            return 0;
-        }
-    }
-    return err_set(l->e, ERR_INTERNAL, "line: no free ports between 21000 and 30000");
-}
-
-static int cube(struct line *l, const char *root, const char *verb, double *seconds)
-{
-    char program[600];
-    snprintf(program, sizeof program, "%s/cube", root);
-    int64_t t = clock_mono_us();
-    int status = proc_run(
-        (char *[]){program, (char *)verb, "--state", l->state, "--run", l->run, "--port-base", l->base, NULL},
-        l->log, l->e);
-    if (seconds)
-        *seconds = (double)(clock_mono_us() - t) / 1e6;
-    if (status == 0)
-        return 0;
-    err_set(l->e, ERR_INTERNAL, "`cube %s` ended with status %d", verb, status);
-    return err_remedy(l->e, "see %s", l->log);
-}
-
 static int up(struct line *l, enum metric m)
 {
     double seconds;
-    if (cube(l, l->o->root, "up", &seconds) < 0)
+    if (full_cube(&l->full, l->o->root, "up", &seconds, l->e) < 0)
         return -1;
     series_add(&l->s[m], seconds);
     return 0;
@@ -87,18 +36,18 @@ static int up_cold(struct line *l)
 {
     char clone[128], cache[64];
     double seconds;
-    snprintf(clone, sizeof clone, "%s/clone", l->dir);
-    snprintf(cache, sizeof cache, "%s/cache", l->dir);
-    if (proc_run((char *[]){"git", "clone", "-q", (char *)l->o->root, clone, NULL}, l->log, l->e) != 0)
+    snprintf(clone, sizeof clone, "%s/clone", l->full.dir);
+    snprintf(cache, sizeof cache, "%s/cache", l->full.dir);
+    if (proc_run((char *[]){"git", "clone", "-q", (char *)l->o->root, clone, NULL}, l->full.log, l->e) != 0)
         return err_set(l->e, ERR_INTERNAL, "line: cloning %s failed", l->o->root);
     char *kept = strdup(getenv("CUBE_CACHE") ? getenv("CUBE_CACHE") : ""), *build = strdup(l->o->build);
     setenv("CUBE_CACHE", cache, 1);
     unsetenv("CUBE_BUILD_DIR");
-    int r = cube(l, clone, "up", &seconds);
+    int r = full_cube(&l->full, clone, "up", &seconds, l->e);
     if (r == 0)
         series_add(&l->s[UP_COLD], seconds);
     if (r == 0)
-        r = cube(l, clone, "down", NULL);
+        r = full_cube(&l->full, clone, "down", NULL, l->e);
     if (*kept)
         setenv("CUBE_CACHE", kept, 1);
     else
@@ -106,20 +55,8 @@ static int up_cold(struct line *l)
     setenv("CUBE_BUILD_DIR", build, 1);
     free(kept);
     free(build);
-    proc_run((char *[]){"rm", "-rf", l->state, l->run, clone, cache, NULL}, l->log, l->e);
+    proc_run((char *[]){"rm", "-rf", l->full.state, l->full.run, clone, cache, NULL}, l->full.log, l->e);
     return r;
-}
-
-static int read_key(struct line *l)
-{
-    char path[96];
-    snprintf(path, sizeof path, "%s/keys/api_key", l->state);
-    FILE *f = fopen(path, "re");
-    bool ok = f && fgets(l->api_key, sizeof l->api_key, f);
-    if (f)
-        fclose(f);
-    l->api_key[strcspn(l->api_key, "\r\n")] = '\0';
-    return ok ? 0 : err_sys(l->e, ERR_INTERNAL, "reading %s", path);
 }
 
 static int create(struct line *l, struct httpc *api, char id[32], char token[80], int64_t *us)
@@ -167,8 +104,8 @@ static int measure_sandbox(struct line *l)
 {
     char header[512], id[32], token[80];
     long rounds = l->o->rounds ? l->o->rounds : 200;
-    snprintf(header, sizeof header, "X-API-Key: %s\r\n", l->api_key);
-    struct httpc *api = httpc_new(l->loop, l->port, 1, header);
+    snprintf(header, sizeof header, "X-API-Key: %s\r\n", l->full.api_key);
+    struct httpc *api = httpc_new(l->loop, l->full.port, 1, header);
     int r = 0;
     int64_t us;
     for (int i = 0; i < 20 && r == 0; i++) {
@@ -186,7 +123,7 @@ static int measure_sandbox(struct line *l)
                  "Basic dXNlcjo=\r\n"
                  "Connect-Protocol-Version: 1\r\n",
                  id, token);
-        struct httpc *envd = httpc_new(l->loop, l->port + 20, 1, header);
+        struct httpc *envd = httpc_new(l->loop, l->full.port + 20, 1, header);
         for (long i = 0; i < rounds + 10 && r == 0; i++) {
             _cleanup_buf_ struct buf out = {0};
             int code = web_run(envd, "echo hi", &out, &us, l->e);
@@ -219,9 +156,10 @@ static void run(void *arg)
 
 static int measure(struct line *l)
 {
-    if (find_ports(l) < 0 || (l->o->cold && up_cold(l) < 0))
+    if (l->o->cold && up_cold(l) < 0)
         return -1;
-    if (up(l, UP_FIRST) < 0 || cube(l, l->o->root, "down", NULL) < 0 || up(l, UP_WARM) < 0 || read_key(l) < 0)
+    if (up(l, UP_FIRST) < 0 || full_cube(&l->full, l->o->root, "down", NULL, l->e) < 0 ||
+        up(l, UP_WARM) < 0 || full_describe(&l->full, l->e) < 0)
         return -1;
     fiber_spawn(run, l);
     loop_run(l->loop);
@@ -230,29 +168,20 @@ static int measure(struct line *l)
 
 int bench_line(const struct bench_options *o, struct err *e)
 {
-    struct line l = {.o = o, .e = e, .dir = "/tmp/cube-line-XXXXXX"};
+    struct line l = {.o = o, .e = e};
     static const struct series names[METRICS] = {
         [UP_COLD] = {"up-cold", "s"}, [UP_FIRST] = {"up-first", "s"},
         [UP_WARM] = {"up-warm", "s"}, [CREATE_BOOT] = {"create-boot", "ms"},
         [RUN] = {"run", "ms"},        [SHELL] = {"shell-in-guest", "ms"}};
     memcpy(l.s, names, sizeof names);
-    if (!mkdtemp(l.dir))
-        return err_sys(e, ERR_INTERNAL, "making a directory below /tmp");
-    chmod(l.dir, 0755); /* the daemons run as users of their own */
-    snprintf(l.state, sizeof l.state, "%s/state", l.dir);
-    snprintf(l.run, sizeof l.run, "%s/run", l.dir);
-    snprintf(l.log, sizeof l.log, "%s/log", l.dir);
     l.loop = loop_new();
     if (!l.loop || fiber_start(l.loop, 1, e) < 0)
         return err_set(e, ERR_INTERNAL, "line: out of memory");
-    int r = measure(&l);
-    struct err ignored = {0}, *kept = l.e;
-    l.e = &ignored;
-    cube(&l, o->root, "down", NULL);
-    l.e = kept;
-    if (r < 0)
-        return -1; /* the log and the state stay for a look */
-    proc_run((char *[]){"rm", "-rf", l.dir, NULL}, "/dev/null", &ignored);
-    report_print("line", l.s, METRICS, o->json);
-    return 0;
+    int r = full_prepare(&l.full, o->root, e);
+    if (r == 0)
+        r = measure(&l);
+    full_end(&l.full, r < 0); /* after a failure the log and the state stay for a look */
+    if (r == 0)
+        report_print("line", l.s, METRICS, o->json);
+    return r;
 }

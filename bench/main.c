@@ -1,6 +1,7 @@
 /* cube-bench: lists the benchmarks, runs one. A benchmark is a function here or a program of the part that it
  * measures; all print the same object (bench/report.h). */
 #include "bench/bench.h"
+#include "bench/external.h"
 
 #include "lib/base/log.h"
 
@@ -14,51 +15,31 @@ struct benchmark {
     const char *name, *help;
     int (*run)(const struct bench_options *o, struct err *e);
     const char *command;
+    bool cluster;
 };
 
 static const struct benchmark benchmarks[] = {
-#define BENCH(name, help, run, command) {name, help, run, command},
+#define BENCH(name, help, run) {name, help, run, NULL, false},
+#define COMMAND(name, help, words) {name, help, NULL, words, false},
+#define IN_CLUSTER(name, help, words) {name, help, NULL, words, true},
 #include "bench/benchmarks.inc"
 #undef BENCH
+#undef COMMAND
+#undef IN_CLUSTER
 };
 #define COUNT (sizeof benchmarks / sizeof *benchmarks)
 
-static void expand(const char *command, const struct bench_options *o, char *out, size_t room)
-{
-    const char *rest = strchr(command + 1, '@') + 1;
-    snprintf(out, room, "%s%s", strncmp(command, "@build@", 7) == 0 ? o->build : o->root, rest);
-}
-
 static bool available(const struct benchmark *b, const struct bench_options *o)
 {
-    char path[1024];
-    if (b->run)
-        return true;
-    expand(b->command, o, path, sizeof path);
-    return access(path, X_OK) == 0;
+    return b->run || external_available(b->command, o);
 }
 
 static void list(const struct bench_options *o)
 {
-    printf("usage: cube-bench NAME [--json] [--rounds N] [--scale N] [--cold]\n\n");
+    printf("usage: cube-bench NAME [--json] [--rounds N] [--scale N] [--cold] [-- WORD...]\n\n");
     for (size_t i = 0; i < COUNT; i++)
         if (available(&benchmarks[i], o))
             printf("  %-14s %s\n", benchmarks[i].name, benchmarks[i].help);
-}
-
-static int run_command(const struct benchmark *b, const struct bench_options *o, char **rest)
-{
-    char path[1024];
-    char *argv[32] = {path, (char *)b->name};
-    int n = 2;
-    expand(b->command, o, path, sizeof path);
-    if (o->json)
-        argv[n++] = "--json";
-    for (; *rest && n < 31; rest++)
-        argv[n++] = *rest;
-    execv(path, argv);
-    fprintf(stderr, "cube-bench: running %s: %m\n", path);
-    return 1;
 }
 
 int main(int argc, char **argv)
@@ -92,14 +73,14 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < COUNT; i++) {
         if (strcmp(benchmarks[i].name, argv[optind]) != 0)
             continue;
-        if (!benchmarks[i].run)
-            return run_command(&benchmarks[i], &o, argv + optind + 1);
         struct err e = {0};
+        const struct benchmark *b = &benchmarks[i];
         report_start();
-        if (benchmarks[i].run(&o, &e) == 0)
+        int r = b->run ? b->run(&o, &e)
+                       : external_run(b->name, b->command, b->cluster, &o, argv + optind + 1, &e);
+        if (r == 0)
             return 0;
-        fprintf(stderr, "cube-bench %s: %s%s%s\n", benchmarks[i].name, e.msg, e.remedy[0] ? "\n  " : "",
-                e.remedy);
+        fprintf(stderr, "cube-bench %s: %s%s%s\n", b->name, e.msg, e.remedy[0] ? "\n  " : "", e.remedy);
         return 1;
     }
     fprintf(stderr, "cube-bench: no benchmark \"%s\"; without a name they are listed\n", argv[optind]);
