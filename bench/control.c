@@ -442,6 +442,7 @@ static int measure(struct control *c)
 static void run(void *arg)
 {
     struct control *c = arg;
+    fiber_sleep(0); /* until the loop runs: a stop before that would be lost */
     c->result = measure(c);
     loop_stop(c->loop);
 }

@@ -150,6 +150,7 @@ static int measure_sandbox(struct line *l)
 static void run(void *arg)
 {
     struct line *l = arg;
+    fiber_sleep(0); /* until the loop runs: a stop before that would be lost */
     l->result = measure_sandbox(l);
     loop_stop(l->loop);
 }

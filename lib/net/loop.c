@@ -169,6 +169,7 @@ static int32_t wait_ms(struct loop *l)
 
 void loop_run(struct loop *l)
 {
+    l->stopped = false;
     while (!l->stopped) {
         if (h2o_evloop_run(l->h2o, wait_ms(l)) != 0 && errno != EINTR) {
             log_error("waiting for events: %m");
@@ -179,7 +180,6 @@ void loop_run(struct loop *l)
         run_tasks(l);
         h2o_timeout__do_post_callback(l->h2o); /* completions of writes that the two above started */
     }
-    l->stopped = false;
 }
 
 static void on_watch(h2o_socket_t *sock, const char *err)

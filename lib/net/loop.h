@@ -18,7 +18,7 @@ void loop_free(struct loop *l);
 /** The h2o loop beneath, for h2o_socket calls. */
 h2o_loop_t *loop_h2o(struct loop *l);
 
-/** Runs until `loop_stop`; one that came before makes it return at once. */
+/** Runs until `loop_stop` is called inside it; one that came before is forgotten. */
 void loop_run(struct loop *l);
 void loop_stop(struct loop *l);
 
