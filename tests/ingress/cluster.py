@@ -80,7 +80,8 @@ class Redis:
 
 
 class Cluster:
-    def __init__(self, proxies=1, config="", relay_config="", keep_log=False):
+    def __init__(self, proxies=1, config="", relay_config="", access_log=True):
+        self.access_log = access_log
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="P-ingress-"))
         self.run = self.dir / "run"
         (self.run / "sb").mkdir(parents=True)
@@ -126,7 +127,8 @@ class Cluster:
             "common:\n  redis: 127.0.0.1:%d\n  state_dir: %s\n  domain: cube.test\n  run_dir: %s\n"
             "proxy:\n  listen: 127.0.0.1:%d\n  tls_listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n"
             "  lifecycle: 127.0.0.1:%d\n  access_log: %s\n%s"
-            % (self.redis_port, self.dir, run, port, tls_port, admin, self.api_port, self.lifecycle_port, self.dir / "access.log", self.extra))
+            % (self.redis_port, self.dir, run, port, tls_port, admin, self.api_port,
+               self.lifecycle_port, self.dir / "access.log" if self.access_log else '""', self.extra))
         p = self.spawn([BUILD / "proxy/cube-proxy", "--config", conf], "proxy%d" % i)
         p.port, p.tls_port, p.admin, p.index = port, tls_port, admin, i
 

@@ -1,0 +1,281 @@
+/* The load generator of the ingress benchmark. Modes:
+ *   rate PORT HOST RATE SECONDS CONNECTIONS   open loop: latency from the moment a request was due; prints n
+ * p50 p99 max in µs burst PORT HOST SECONDS CONNECTIONS       closed loop: prints requests per second get
+ * PORT HOST BYTES | put PORT HOST BYTES prints seconds ws PORT HOST COUNT                        opens COUNT
+ * upgrades, prints "open", and "closed SECONDS" when all were closed by the other side
+ */
+#include "lib/base/clock.h"
+#include "lib/dp/io.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+static struct dp_loop *loop;
+static uint16_t port;
+static const char *host;
+static char request[512];
+static size_t request_len;
+
+static int tcp_connect(void)
+{
+    struct sockaddr_in sa = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    if (fd < 0 || connect(fd, (struct sockaddr *)&sa, sizeof sa) != 0) {
+        perror("connect");
+        exit(1);
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
+
+struct conn {
+    struct dp_io io;
+    char in[1024];
+    size_t len;
+    int64_t due_us;
+    bool busy;
+};
+
+static struct conn *conns;
+static long count, rate, done, sent;
+static int64_t started_us, end_us;
+static uint32_t *latency;
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void rate_report(void)
+{
+    qsort(latency, (size_t)done, sizeof *latency, by_value);
+    printf("%ld %u %u %u\n", done, latency[done / 2], latency[done * 99 / 100], latency[done - 1]);
+    exit(0);
+}
+
+static void send_due(struct conn *c, int64_t due_us)
+{
+    c->busy = true;
+    c->due_us = due_us;
+    c->len = 0;
+    sent++;
+    dp_io_write(&c->io, request, request_len);
+}
+
+static void on_tick(void)
+{
+    int64_t now = clock_mono_us();
+    if (now > end_us)
+        rate_report();
+    for (long i = 0; i < count; i++) {
+        int64_t due = started_us + (int64_t)((double)sent * 1e6 / (double)rate);
+        if (due > now)
+            break;
+        if (conns[i].busy)
+            continue;
+        send_due(&conns[i], due);
+    }
+}
+
+static bool answer_whole(struct conn *c)
+{
+    c->in[c->len] = 0;
+    char *body = strstr(c->in, "\r\n\r\n"), *length = strcasestr(c->in, "content-length:");
+    return body && length && (size_t)(c->in + c->len - body - 4) >= strtoul(length + 15, NULL, 10);
+}
+
+static void on_rate(struct dp_io *io)
+{
+    struct conn *c = (struct conn *)io;
+    ssize_t n = dp_io_read(io, c->in + c->len, sizeof c->in - 1 - c->len);
+    if (n == DP_IO_AGAIN)
+        return;
+    if (n <= 0 || (c->len += (size_t)n, strncmp(c->in, "HTTP/1.1 200", 12) != 0)) {
+        fprintf(stderr, "broken: %.*s\n", (int)c->len, c->in);
+        exit(1);
+    }
+    if (!answer_whole(c))
+        return;
+    int64_t now = clock_mono_us();
+    if (done < 10000000)
+        latency[done++] = (uint32_t)(now - c->due_us);
+    c->busy = false;
+    on_tick();
+}
+
+/* The pace is kept by a timerfd: the loop's own timers have 8 ms. */
+static struct dp_watch pacer;
+
+static void on_pacer(struct dp_watch *w, uint32_t events)
+{
+    uint64_t n;
+    if (read(w->fd, &n, sizeof n) == sizeof n)
+        on_tick();
+}
+
+static void rate_run(long seconds)
+{
+    latency = malloc(10000000 * sizeof *latency);
+    started_us = clock_mono_us();
+    end_us = started_us + seconds * 1000000;
+    pacer = (struct dp_watch){.ready = on_pacer,
+                              .fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)};
+    struct itimerspec every = {.it_interval.tv_nsec = 100000, .it_value.tv_nsec = 100000};
+    timerfd_settime(pacer.fd, 0, &every, NULL);
+    dp_watch_add(loop, &pacer, DP_WATCH_LISTEN);
+}
+
+static void conns_open(void (*on_read)(struct dp_io *))
+{
+    conns = calloc((size_t)count, sizeof *conns);
+    for (long i = 0; i < count; i++) {
+        conns[i].io.on_read = on_read;
+        dp_io_open(&conns[i].io, loop, tcp_connect(), NULL, false);
+    }
+}
+
+/* ---- closed loop ---- */
+
+static void on_burst(struct dp_io *io)
+{
+    struct conn *c = (struct conn *)io;
+    ssize_t n = dp_io_read(io, c->in + c->len, sizeof c->in - 1 - c->len);
+    if (n == DP_IO_AGAIN)
+        return;
+    if (n <= 0 || (c->len += (size_t)n, strncmp(c->in, "HTTP/1.1 200", 12) != 0)) {
+        fprintf(stderr, "broken: %.*s\n", (int)c->len, c->in);
+        exit(1);
+    }
+    if (!answer_whole(c))
+        return;
+    done++;
+    if (dp_now_us(loop) > end_us) {
+        printf("%ld %.3f\n", done, (double)(dp_now_us(loop) - started_us) / 1e6);
+        exit(0);
+    }
+    send_due(c, 0);
+}
+
+/* ---- bulk, blocking ---- */
+
+static double bulk(bool put, unsigned long long n)
+{
+    static char bytes[262144];
+    char head[512];
+    int fd = tcp_connect();
+    int64_t t = clock_mono_us();
+    int len = put ? snprintf(head, sizeof head, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %llu\r\n\r\n",
+                             host, n)
+                  : snprintf(head, sizeof head, "GET /%llu HTTP/1.1\r\nHost: %s\r\n\r\n", n, host);
+    if (write(fd, head, (size_t)len) != len)
+        exit(1);
+    while (put && n) {
+        ssize_t w = write(fd, bytes, n < sizeof bytes ? n : sizeof bytes);
+        if (w <= 0)
+            exit(1);
+        n -= (unsigned long long)w;
+    }
+    unsigned long long want = put ? 1 : n, got = 0;
+    while (got < want) {
+        ssize_t r = read(fd, bytes, sizeof bytes);
+        if (r <= 0)
+            exit(1);
+        got += (unsigned long long)r;
+    }
+    return (double)(clock_mono_us() - t) / 1e6;
+}
+
+/* ---- idle upgrades ---- */
+
+static long closed;
+static struct dp_watch input;
+
+static void on_ws(struct dp_io *io)
+{
+    char bytes[512];
+    ssize_t n = dp_io_read(io, bytes, sizeof bytes);
+    if (n == DP_IO_AGAIN)
+        return;
+    if (n > 0) {
+        if (memcmp(bytes, "HTTP/1.1 101", 12) != 0) {
+            fprintf(stderr, "not upgraded: %.*s\n", (int)n, bytes);
+            exit(1);
+        }
+        if (++done == count) {
+            puts("open");
+            fflush(stdout);
+        }
+        return;
+    }
+    dp_io_close(io, false);
+    if (++closed == count) {
+        printf("closed %.6f\n", (double)clock_realtime_ms() / 1e3);
+        exit(0);
+    }
+}
+
+static void on_input(struct dp_watch *w, uint32_t events)
+{
+    exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    struct rlimit files;
+    if (argc < 5)
+        return 2;
+    signal(SIGPIPE, SIG_IGN);
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    port = (uint16_t)atoi(argv[2]);
+    host = argv[3];
+    request_len =
+        (size_t)snprintf(request, sizeof request,
+                         "GET /11 HTTP/1.1\r\nHost: %s\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n", host);
+    if (strcmp(argv[1], "get") == 0 || strcmp(argv[1], "put") == 0) {
+        printf("%.6f\n", bulk(argv[1][0] == 'p', strtoull(argv[4], NULL, 10)));
+        return 0;
+    }
+    loop = dp_loop_new();
+    if (strcmp(argv[1], "rate") == 0 && argc == 7) {
+        rate = atol(argv[4]);
+        count = atol(argv[6]);
+        conns_open(on_rate);
+        rate_run(atol(argv[5]));
+    } else if (strcmp(argv[1], "burst") == 0 && argc == 6) {
+        count = atol(argv[5]);
+        conns_open(on_burst);
+        started_us = clock_mono_us();
+        end_us = started_us + atol(argv[4]) * 1000000;
+        for (long i = 0; i < count; i++)
+            send_due(&conns[i], 0);
+    } else if (strcmp(argv[1], "ws") == 0) {
+        count = atol(argv[4]);
+        request_len = (size_t)snprintf(
+            request, sizeof request,
+            "GET / HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: "
+            "dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+            host);
+        conns_open(on_ws);
+        for (long i = 0; i < count; i++)
+            send_due(&conns[i], 0);
+        input = (struct dp_watch){.ready = on_input, .fd = dup(0)};
+        dp_watch_add(loop, &input, DP_WATCH_LISTEN);
+    } else {
+        return 2;
+    }
+    dp_loop_run(loop);
+}
