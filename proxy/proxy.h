@@ -326,6 +326,11 @@ size_t request_build(struct exchange *x, bool *chunked);
 /** Writes an answer head for an h1 client. `close`: say so. */
 size_t response_build(struct exchange *x, const struct http_head *m, bool close, char *out, size_t cap);
 
+/* ---- the process ---- */
+
+int proxy_start(struct proxy *p, struct loop *l, struct err *e);
+void proxy_stop(struct proxy *p); /* drains */
+
 /* ---- control thread ---- */
 
 int control_start(struct proxy *p, struct loop *l, struct err *e);

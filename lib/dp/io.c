@@ -106,7 +106,8 @@ static ssize_t write_some(struct dp_io *io, const struct iovec *iov, int count)
         struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)count};
         ssize_t n;
         do {
-            n = sendmsg(io->watch.fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+            n = count == 1 ? send(io->watch.fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                           : sendmsg(io->watch.fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
         } while (n < 0 && errno == EINTR);
         if (n < 0)
             return errno == EAGAIN || errno == ENOTCONN ? 0 : -1;

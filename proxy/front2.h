@@ -1,0 +1,45 @@
+/* One HTTP/2 client connection and its streams; the parts of the front share them. */
+#pragma once
+
+#include "proxy/h2.h"
+
+struct front2 {
+    struct dp_io io; /* first */
+    struct front_link link;
+    struct worker *worker;
+    struct client *client;
+    nghttp2_session *session;
+    struct stream2 *all;
+    bool closed, tls, draining, read_again;
+    uint32_t streams;
+    int64_t active_ms;
+    struct dp_timer timer;
+    struct dp_task send, bury;
+    char address[46];
+};
+
+struct stream2 {
+    struct front2 *c;
+    struct stream2 *next, **link;
+    int32_t id;
+    struct exchange *x;
+    struct buf fields, cookie, method, path, authority, host;
+    uint32_t field_bytes, field_count;
+    bool head_done, request_ended, too_large;
+    struct buf in;     /* body bytes that the back does not take yet */
+    size_t unconsumed; /* received and not yet given back to flow control */
+    struct h2_out out;
+    bool has_body; /* a data provider was submitted */
+};
+
+extern const struct front_ops front2_ops; /* front2_answer.c */
+
+void front2_stream_free(struct stream2 *s); /* cancels its exchange */
+/** Sends what the session has, from the loop: never from inside its callbacks. */
+void front2_send_soon(struct front2 *c);
+/** Gives the received bytes back to flow control: the service has taken them. */
+void front2_consume(struct stream2 *s);
+/** Hands over what the back takes now. */
+void front2_request_feed(struct stream2 *s);
+/** Sets the callbacks that receive requests (front2_request.c). */
+void front2_request_callbacks(nghttp2_session_callbacks *cb);
