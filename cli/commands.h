@@ -10,5 +10,5 @@ int cmd_doctor(int argc, char **argv);
 int cmd_sandbox(int argc, char **argv);
 int cmd_key(int argc, char **argv);
 int cmd_node(int argc, char **argv);
-int cmd_why(int argc, char **argv);
 int cmd_vm(int argc, char **argv);
+int cmd_why(int argc, char **argv);
