@@ -179,8 +179,8 @@ static int exec(struct client *c, int argc, char **argv)
     if (client_call(c, false, "GET", path, NULL, &detail, &e) < 0)
         return client_fail(NAME, &e);
     const char *token = json_string_value(json_object_get(detail, "envdAccessToken"));
-    struct envd_target target = {
-        c->s.sandbox_url, json_string_value(json_object_get(detail, "sandboxID")), token, user, NULL, NULL};
+    struct envd_target target = {c->s.sandbox_url, json_string_value(json_object_get(detail, "sandboxID")),
+                                 token, user};
     struct envd_result result = {0};
     int bad = envd_run(&target, argv + i, cwd, timeout_ms, on_output, NULL, &result, &e);
     json_decref(detail);

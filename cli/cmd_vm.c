@@ -12,8 +12,13 @@
 
 #include <fcntl.h>
 #include <getopt.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 #define BOOT_MS 60000
 
@@ -26,7 +31,7 @@ struct vm_options {
 struct vm_run {
     struct vmm_client vmm;
     struct vmm_wiring wiring;
-    int in_listener;
+    pid_t forwarder; /* 0 = none */
 };
 
 static int usage(int status)
@@ -122,9 +127,8 @@ static void print_output(int stream, const char *p, size_t n, void *data)
 
 /* A connection into the guest's envd: what a relay would have after its preface (contracts/internal.md §5).
  */
-static int open_envd(void *data, struct err *e)
+static int open_envd(struct vm_run *r, struct err *e)
 {
-    struct vm_run *r = data;
     static const unsigned char port[2] = {49983 >> 8, 49983 & 0xff};
     unsigned char status = 0xff;
     _cleanup_close_ int fd = vmm_connect_to(r->wiring.in_listener, e);
@@ -133,6 +137,44 @@ static int open_envd(void *data, struct err *e)
     if (write(fd, port, 2) != 2 || read(fd, &status, 1) != 1 || status != 0)
         return err_set(e, ERR_UNAVAILABLE, "envd does not take connections (status %u)", status);
     return fd_steal(&fd);
+}
+
+static bool copy_some(int from, int to)
+{
+    char bytes[65536];
+    ssize_t n = read(from, bytes, sizeof bytes);
+    for (ssize_t done = 0, k; done < n; done += k) {
+        k = write(to, bytes + done, (size_t)(n - done));
+        if (k <= 0)
+            return false;
+    }
+    return n > 0;
+}
+
+/* A child that carries one TCP connection of our HTTP client into the guest; ends with either side. */
+static int forward(struct vm_run *r, char url[64], struct err *e)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    _cleanup_close_ int guest = open_envd(r, e);
+    _cleanup_close_ int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (guest < 0)
+        return -1;
+    if (listener < 0 || bind(listener, (struct sockaddr *)&a, sizeof a) < 0 || listen(listener, 1) < 0 ||
+        getsockname(listener, (struct sockaddr *)&a, &len) < 0)
+        return err_sys(e, ERR_INTERNAL, "listening for our own HTTP client");
+    snprintf(url, 64, "http://127.0.0.1:%u", ntohs(a.sin_port));
+    r->forwarder = fork();
+    if (r->forwarder < 0)
+        return err_sys(e, ERR_INTERNAL, "starting the forwarder");
+    if (r->forwarder > 0)
+        return 0;
+    int client = accept(listener, NULL, NULL);
+    struct pollfd p[2] = {{.fd = client, .events = POLLIN}, {.fd = guest, .events = POLLIN}};
+    while (client >= 0 && poll(p, 2, -1) > 0)
+        if ((p[0].revents && !copy_some(client, guest)) || (p[1].revents && !copy_some(guest, client)))
+            break;
+    _exit(0);
 }
 
 static int run(struct vm_run *r, const struct vm_options *o, const char *layer, struct envd_result *result,
@@ -145,11 +187,10 @@ static int run(struct vm_run *r, const struct vm_options *o, const char *layer, 
     if (guest_ctl_identify(vmm_connect_to(r->wiring.ctl_listener, e), BOOT_MS, e) < 0)
         return err_wrap(e, "the guest (see --console)");
     int64_t t2 = clock_mono_us();
-    struct envd_target t = {.base_url = "http://127.0.0.1",
-                            .sandbox_id = "vm",
-                            .user = o->user,
-                            .open = open_envd,
-                            .open_data = r};
+    char url[64];
+    if (forward(r, url, e) < 0)
+        return -1;
+    struct envd_target t = {.base_url = url, .sandbox_id = "vm", .user = o->user};
     int rc = envd_run(&t, o->command, NULL, 0, print_output, NULL, result, e);
     int64_t t3 = clock_mono_us();
     fprintf(stderr, "vmm %.1f ms, guest %.1f ms, command %.1f ms: %s\n", (double)(t1 - t0) / 1000,
@@ -181,6 +222,10 @@ int cmd_vm(int argc, char **argv)
     struct envd_result result = {0};
     struct err e = {0};
     rc = run(&r, &o, layer, &result, &e);
+    if (r.forwarder > 0) {
+        kill(r.forwarder, SIGKILL);
+        waitpid(r.forwarder, NULL, 0);
+    }
     vmm_close(&r.vmm);
     vmm_wiring_close(&r.wiring);
     unlink(layer);

@@ -151,16 +151,8 @@ int envd_run(const struct envd_target *t, char *const *argv, const char *cwd, lo
 
     struct stream s = {.out = out, .data = data, .result = result, .e = e};
     long status = 0;
-    struct err own = {0};
-    _cleanup_close_ int sock = t->open ? t->open(t->open_data, &own) : -1;
-    if (own.code) {
-        *e = own;
-        return -1;
-    }
-    http_use_socket(sock);
     int bad = http_stream("POST", url, h.list, body.data, body.len, timeout_ms > 0 ? timeout_ms + 5000 : 0,
                           &status, on_piece, &s, e);
-    http_use_socket(-1);
     if (bad == 0 && status != 200)
         bad = http_api_error(status, &s.in, e);
     else if (bad == 0 && s.failed)

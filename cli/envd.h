@@ -10,10 +10,6 @@ struct envd_target {
     const char *sandbox_id;
     const char *access_token; /* NULL or "" when the sandbox is not secured */
     const char *user;         /* NULL = the sandbox's default user */
-    /** A connected socket to envd instead of one to `base_url`'s host; the caller closes it. NULL = by the
-     * URL. */
-    int (*open)(void *data, struct err *e);
-    void *open_data;
 };
 
 struct envd_result {

@@ -5,7 +5,6 @@
 #include <curl/curl.h>
 #include <jansson.h>
 #include <string.h>
-#include <unistd.h>
 
 #define COLLECT_MAX (64u << 20)
 
@@ -14,24 +13,6 @@ struct sink {
     void *data;
     bool stopped;
 };
-
-static int given_socket = -1;
-
-void http_use_socket(int fd)
-{
-    given_socket = fd;
-}
-
-/* libcurl closes what it opened: it gets a duplicate. */
-static curl_socket_t on_open_socket(void *data, curlsocktype purpose, struct curl_sockaddr *address)
-{
-    return dup(given_socket);
-}
-
-static int on_socket_opened(void *data, curl_socket_t fd, curlsocktype purpose)
-{
-    return CURL_SOCKOPT_ALREADY_CONNECTED;
-}
 
 void http_init(void)
 {
@@ -70,11 +51,6 @@ int http_stream(const char *method, const char *url, const char *const *headers,
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, &sink);
     curl_easy_setopt(c, CURLOPT_TCP_NODELAY, 1L);
-    if (given_socket >= 0) {
-        curl_easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, on_open_socket);
-        curl_easy_setopt(c, CURLOPT_SOCKOPTFUNCTION, on_socket_opened);
-        curl_easy_setopt(c, CURLOPT_TCP_NODELAY, 0L);
-    }
     if (body) {
         curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
         curl_easy_setopt(c, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_len);

@@ -18,10 +18,6 @@ int http_stream(const char *method, const char *url, const char *const *headers,
                 size_t body_len, long timeout_ms, long *status,
                 bool (*piece)(const char *p, size_t n, void *data), void *data, struct err *e);
 
-/** The next requests go over this connected socket, whatever their URL's host (the caller closes it); -1 = by
- * the URL again. */
-void http_use_socket(int fd);
-
 /** Turns an API answer that is not 2xx into an error: code from the status, message and remedy from the body;
  * returns -1. */
 int http_api_error(long status, struct buf *body, struct err *e);

@@ -38,6 +38,9 @@ cp tests/e2e/*.mjs "$work/"
 for suite in sdk bad_input lifecycle chaos; do
     node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
 done
+image=$(guest/base/build.sh | tail -n 1) kernel=$(guest/kernel/build.sh --path "$("$CUBE_BUILD_DIR/cli/cube" doctor --kind | sed s/hardware/stock/)" | tail -n 1)
+out=$("$CUBE_BUILD_DIR/cli/cube" vm run --image "$image" --kernel "$kernel" --tools "$CUBE_BUILD_DIR/guest/tools.erofs" -- /bin/sh -c 'echo in the vm; exit 3')
+[ "$?/$out" = "3/in the vm" ] && echo "PASS e2e: cube vm run" || echo "FAIL e2e: cube vm run answered '$out'"
 for tap in "$CUBE_RUN_DIR"/jailer/tap/*; do # for the census: interfaces of this cluster
     name=$(basename "$tap")
     printf '%s\ns%s0\ns%s1\n' "$name" "${name%%-*}" "${name%%-*}"
