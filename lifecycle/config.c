@@ -23,7 +23,7 @@ const struct config_key lifecycle_config_keys[] = {
     {"cell", CONFIG_STR, AT(cell), NULL, 0, 0, "character of this cell: one of 0-9a-z"},
     {"tick", CONFIG_MS, AT(tick_ms), "50ms", 5, 10000, "how often deadlines are looked for"},
     {"claim_ttl", CONFIG_MS, AT(claim_ttl_ms), "3s", 1000, 60000, "how long a dead instance keeps its share of the deadlines"},
-    {"due_batch", CONFIG_INT, AT(due_batch), "256", 1, 10000, "deadlines taken at once per shard"},
+    {"due_batch", CONFIG_INT, AT(due_batch), "64", 1, 10000, "deadlines taken at once per shard"},
     {"pauses_at_once", CONFIG_INT, AT(pauses_at_once), "32", 1, 10000, "pauses in flight"},
     {"wakes_at_once", CONFIG_INT, AT(wakes_at_once), "256", 1, 100000, "wakes in flight; more wait in order"},
     {0},

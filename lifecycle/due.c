@@ -32,7 +32,10 @@ struct due {
     struct due *next;
 };
 
+#define WORKING_MAX 1024 /* proposals in flight; what is due beyond that is looked at when some have ended */
+
 static struct due *buckets[BUCKETS];
+static unsigned working;
 static struct loop_timer timer;
 static struct lifecycle *self;
 
@@ -113,6 +116,7 @@ static void due_fiber(void *arg)
     } else {
         rc = propose_kill(d, &e);
     }
+    working--;
     if (rc == 0 || e.code == ERR_NOT_FOUND || e.code == ERR_CONFLICT) {
         metric_add(&metric_due_done, 1);
         due_remove(d);
@@ -152,6 +156,7 @@ static int due_parse(const redisReply *r, void *out, struct err *e)
         d->rev = strtoull(r->element[i + 1]->str, NULL, 10);
         d->value = strtoll(r->element[i + 3]->str, NULL, 10);
         d->working = true;
+        working++;
         snprintf(d->action, sizeof d->action, "%s", action);
         if (strcmp(action, "extend") != 0 && now > d->value && !d->backoff_ms)
             metric_observe_us(&metric_due_late, (now - d->value) * 1000);
@@ -164,7 +169,7 @@ static void tick_fiber(void *arg)
 {
     struct lifecycle *l = arg;
     size_t n = strlen(l->shards);
-    if (n && redis_connected(l->redis)) {
+    if (n && redis_connected(l->redis) && working < WORKING_MAX) {
         char now[24], limit[24], names[SHARDS][2];
         const char *args[3 + SHARDS] = {l->instance, now, limit};
         struct err e = {0};

@@ -190,6 +190,13 @@ static void on_redis_state(bool connected, void *data)
     }
 }
 
+static int replication_parse(const redisReply *r, void *out, struct err *e)
+{
+    const char *at = r->type == REDIS_REPLY_STRING ? strstr(r->str, "connected_slaves:") : NULL;
+    *(unsigned *)out = at ? (unsigned)strtoul(at + 17, NULL, 10) : 0;
+    return 0;
+}
+
 /* Tells that this master lives, and notices when the data went away under a connection that stayed. */
 static void announce_fiber(void *arg)
 {
@@ -197,6 +204,9 @@ static void announce_fiber(void *arg)
     struct meta meta = {0};
     struct err e = {0};
     stats_cell(m->cell);
+    if (redis_connected(m->redis) &&
+        db_command(m, 2, (const char *[]){"INFO", "replication"}, replication_parse, &m->replicas, &e) < 0)
+        m->replicas = 0;
     if (redis_connected(m->redis) && announce(m, &e) == 0 && !opening && meta_call(m, "look", &meta, &e) == 0 &&
         (m->cell != CELL_READY || strcmp(meta.state, "ready") != 0 || meta.epoch_ms != m->epoch_ms)) {
         m->cell = CELL_RECOVERING;
@@ -262,7 +272,8 @@ int cell_start(struct master *m, struct err *e)
     snprintf(stream, sizeof stream, "%s:ev", m->prefix);
     the_master = m;
     m->redis = redis_new(m->loop, &rc);
-    if (!m->redis || !redis_stream_follow(m->loop, &rc, stream, "$", on_event, on_gap, m))
+    m->redis_durable = redis_new(m->loop, &rc);
+    if (!m->redis || !m->redis_durable || !redis_stream_follow(m->loop, &rc, stream, "$", on_event, on_gap, m))
         return err_set(e, ERR_INVALID, "connecting to Redis at \"%s\": the address is not understood", m->cfg.redis);
     redis_on_state(m->redis, on_redis_state, m);
     if (redis_connected(m->redis))

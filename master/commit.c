@@ -57,6 +57,7 @@ void commit_opt_int(struct commit *c, const char *name, int64_t value)
 
 void commit_gen(struct commit *c, uint64_t gen)
 {
+    c->durable = true;
     commit_opt_int(c, "gen", (int64_t)gen);
 }
 
@@ -266,7 +267,9 @@ static int commit_parse(const redisReply *r, void *data, struct err *e)
 enum commit_outcome commit_run(struct commit *c, struct commit_result *out, struct err *e)
 {
     *out = (struct commit_result){.outcome = COMMIT_FAILED};
-    if (db_eval(c->m, &script_commit, &c->args, commit_parse, out, e) < 0)
+    int (*eval)(struct master *, struct redis_script *, struct db_args *, int (*)(const redisReply *, void *, struct err *), void *,
+                struct err *) = c->durable ? db_eval_durable : db_eval;
+    if (eval(c->m, &script_commit, &c->args, commit_parse, out, e) < 0)
         out->outcome = COMMIT_FAILED;
     stats_commit(out->outcome);
     return out->outcome;

@@ -33,6 +33,7 @@ struct commit {
     struct db_args args;
     struct master *m;
     uint8_t *spec; /* packed, owned */
+    bool durable;  /* starts a VM: must survive the failover of Redis */
 };
 
 /** Starts a proposal; `to` STATE_NONE changes fields only. Release with commit_end. */

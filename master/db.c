@@ -2,6 +2,7 @@
  * answer. Invariant: a reply is read inside the library's callback, where it is valid, before the fiber goes on. */
 #include "lib/net/fiber.h"
 #include "master/master.h"
+#include "master/stats.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -116,6 +117,30 @@ int db_eval(struct master *m, struct redis_script *s, struct db_args *a,
     struct db_wait w = {.parse = parse, .out = out, .e = e};
     redis_eval(m->redis, s, on_redis_reply, &w, 0, NULL, a->n, a->argv, a->len);
     fiber_event_wait(&w.done, -1);
+    return w.result;
+}
+
+static int replicas_parse(const redisReply *r, void *out, struct err *e)
+{
+    *(int64_t *)out = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
+    return 0;
+}
+
+int db_eval_durable(struct master *m, struct redis_script *s, struct db_args *a,
+                    int (*parse)(const redisReply *r, void *out, struct err *e), void *out, struct err *e)
+{
+    if (!m->replicas || !redis_connected(m->redis_durable))
+        return db_eval(m, s, a, parse, out, e);
+    int64_t have = 0;
+    struct err none = {0};
+    struct db_wait w = {.parse = parse, .out = out, .e = e};
+    struct db_wait held = {.parse = replicas_parse, .out = &have, .e = &none};
+    redis_eval(m->redis_durable, s, on_redis_reply, &w, 0, NULL, a->n, a->argv, a->len);
+    redis_command(m->redis_durable, on_redis_reply, &held, "WAIT 1 200");
+    fiber_event_wait(&held.done, -1);
+    fiber_event_wait(&w.done, -1);
+    if (w.result == 0 && have < 1)
+        stats_not_replicated();
     return w.result;
 }
 

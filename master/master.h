@@ -32,6 +32,8 @@ struct master {
     struct loop *loop;
     struct master_config cfg;
     struct redis *redis;
+    struct redis *redis_durable; /* commits that wait for a replica: WAIT holds up a whole connection */
+    unsigned replicas;           /* of Redis, as of the last look */
     struct rpc_creds *creds;
     struct rpc_server *server;
     struct seed seed;
@@ -68,6 +70,9 @@ void db_arg_printf(struct db_args *a, const char *fmt, ...) __attribute__((forma
 /** Runs a script and hands its reply to `parse` (NULL: ignored), whose result is returned. -1 with ERR_UNAVAILABLE when Redis is away. */
 int db_eval(struct master *m, struct redis_script *s, struct db_args *a,
             int (*parse)(const redisReply *r, void *out, struct err *e), void *out, struct err *e);
+/** The same, answered only when a replica has it too (WAIT 1), where there is one; 200 ms at most. */
+int db_eval_durable(struct master *m, struct redis_script *s, struct db_args *a,
+                    int (*parse)(const redisReply *r, void *out, struct err *e), void *out, struct err *e);
 /** The same for a plain command of up to 8 words. */
 int db_command(struct master *m, int argc, const char **argv, int (*parse)(const redisReply *r, void *out, struct err *e),
                void *out, struct err *e);

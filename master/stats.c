@@ -28,6 +28,7 @@ static struct metric starts[2] = {
 static struct metric create_us = {.name = "cube_master_create_us", .help = "duration of a create", .kind = METRIC_HISTOGRAM};
 static struct metric start_us = {.name = "cube_master_node_start_us", .help = "duration of a start on a node", .kind = METRIC_HISTOGRAM};
 static struct metric reconciled = COUNTER("cube_master_reconciled_total", NULL, "records brought back in line with their node");
+static struct metric not_replicated = COUNTER("cube_master_not_replicated_total", NULL, "commits that no replica of Redis confirmed in time");
 static struct metric cell_state = {.name = "cube_master_cell_state", .help = "0 Redis is away, 1 recovering, 2 ready", .kind = METRIC_GAUGE};
 
 void stats_register(void)
@@ -38,7 +39,7 @@ void stats_register(void)
         metric_register(&creates[i]);
         metric_register(&starts[i]);
     }
-    struct metric *single[] = {&create_us, &start_us, &reconciled, &cell_state};
+    struct metric *single[] = {&create_us, &start_us, &reconciled, &not_replicated, &cell_state};
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)
         metric_register(single[i]);
 }
@@ -63,6 +64,11 @@ void stats_node_start(bool ok, int64_t took_us)
 void stats_reconciled(void)
 {
     metric_add(&reconciled, 1);
+}
+
+void stats_not_replicated(void)
+{
+    metric_add(&not_replicated, 1);
 }
 
 void stats_cell(int state)
