@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK 4096
+#define BLOCK_FIRST 512 /* a process's configuration; blocks double up to BLOCK_MAX */
+#define BLOCK_MAX 65536
 #define LIMIT_DEFAULT ((size_t)64 << 20)
 
 struct arena_block {
@@ -24,7 +25,11 @@ void *arena_alloc(struct arena *a, size_t n)
         return NULL;
     struct arena_block *b = a->blocks;
     if (!b || b->cap - b->len < n) {
-        size_t cap = n > BLOCK ? n : BLOCK;
+        size_t cap = b ? b->cap * 2 : BLOCK_FIRST;
+        if (cap > BLOCK_MAX)
+            cap = BLOCK_MAX;
+        if (cap < n)
+            cap = n;
         struct arena_block *fresh = malloc(sizeof(*fresh) + cap);
         if (!fresh)
             return NULL;

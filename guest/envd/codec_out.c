@@ -2,7 +2,6 @@
  * closed, so the caller writes each field once, in order, for both encodings. */
 #include "guest/envd/codec.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -111,11 +110,46 @@ void msgw_bytes(struct msgw *w, const char *name, uint32_t num, const void *p, s
     buf_append(w->out, p, n);
 }
 
+/* Whether the text needs no escape: printable ASCII but for quote and backslash. Nearly all of a listing is.
+ */
+static bool is_plain(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (s[i] < ' ' || s[i] == '"' || s[i] == '\\' || s[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static void put_key(struct msgw *w, const char *name)
+{
+    size_t n = strlen(name);
+    if (!buf_reserve(w->out, n + 4))
+        return;
+    char *p = w->out->data + w->out->len;
+    if (w->json.comma)
+        *p++ = ',';
+    *p++ = '"';
+    memcpy(p, name, n);
+    p += n;
+    *p++ = '"';
+    *p++ = ':';
+    w->out->len = (size_t)(p - w->out->data);
+    w->json.comma = false;
+}
+
 void msgw_str(struct msgw *w, const char *name, uint32_t num, const char *s)
 {
     if (w->codec == CODEC_JSON) {
-        jsonw_key(&w->json, name);
-        jsonw_strn(&w->json, s, strlen(s));
+        size_t n = strlen(s);
+        put_key(w, name);
+        if (!is_plain(s, n)) {
+            jsonw_strn(&w->json, s, n);
+            return;
+        }
+        buf_putc(w->out, '"');
+        buf_append(w->out, s, n);
+        buf_putc(w->out, '"');
+        w->json.comma = true;
         return;
     }
     msgw_bytes(w, name, num, s, strlen(s));
@@ -127,11 +161,24 @@ static void scalar(struct msgw *w, uint32_t num, uint64_t v)
     put_varint(w->out, v);
 }
 
+/* Decimal digits without a trip through printf: a listing has thousands of numbers. */
+static void put_decimal(struct buf *b, uint64_t v)
+{
+    char text[20];
+    size_t n = sizeof(text);
+    do {
+        text[--n] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v);
+    buf_append(b, text + n, sizeof(text) - n);
+}
+
 void msgw_u32(struct msgw *w, const char *name, uint32_t num, uint32_t v)
 {
     if (w->codec == CODEC_JSON) {
-        jsonw_key(&w->json, name);
-        jsonw_uint(&w->json, v);
+        put_key(w, name);
+        put_decimal(w->out, v);
+        w->json.comma = true;
         return;
     }
     scalar(w, num, v);
@@ -140,10 +187,13 @@ void msgw_u32(struct msgw *w, const char *name, uint32_t num, uint32_t v)
 void msgw_i64(struct msgw *w, const char *name, uint32_t num, int64_t v)
 {
     if (w->codec == CODEC_JSON) {
-        char text[32];
-        snprintf(text, sizeof(text), "%" PRId64, v);
-        jsonw_key(&w->json, name);
-        jsonw_strn(&w->json, text, strlen(text));
+        put_key(w, name);
+        buf_putc(w->out, '"');
+        if (v < 0)
+            buf_putc(w->out, '-');
+        put_decimal(w->out, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+        buf_putc(w->out, '"');
+        w->json.comma = true;
         return;
     }
     scalar(w, num, (uint64_t)v);
@@ -152,7 +202,7 @@ void msgw_i64(struct msgw *w, const char *name, uint32_t num, int64_t v)
 void msgw_s32(struct msgw *w, const char *name, uint32_t num, int32_t v)
 {
     if (w->codec == CODEC_JSON) {
-        jsonw_key(&w->json, name);
+        put_key(w, name);
         jsonw_int(&w->json, v);
         return;
     }
@@ -162,7 +212,7 @@ void msgw_s32(struct msgw *w, const char *name, uint32_t num, int32_t v)
 void msgw_bool(struct msgw *w, const char *name, uint32_t num, bool v)
 {
     if (w->codec == CODEC_JSON) {
-        jsonw_key(&w->json, name);
+        put_key(w, name);
         jsonw_bool(&w->json, v);
         return;
     }
@@ -184,8 +234,9 @@ void msgw_time(struct msgw *w, const char *name, uint32_t num, int64_t s, int32_
         time_t t = s;
         char text[48] = "";
         if (gmtime_r(&t, &tm)) {
-            size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
-            snprintf(text + n, sizeof(text) - n, ns ? ".%09dZ" : "Z", ns);
+            int n = snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d", tm.tm_year + 1900,
+                             tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec);
+            snprintf(text + n, sizeof(text) - (size_t)n, ns ? ".%09dZ" : "Z", ns);
         }
         msgw_str(w, name, num, text);
         return;
@@ -199,7 +250,7 @@ void msgw_time(struct msgw *w, const char *name, uint32_t num, int64_t s, int32_
 void msgw_map(struct msgw *w, const char *name, uint32_t num, const struct pair *v, size_t n)
 {
     if (w->codec == CODEC_JSON) {
-        jsonw_key(&w->json, name);
+        put_key(w, name);
         jsonw_obj(&w->json);
         for (size_t i = 0; i < n; i++)
             jsonw_kstr(&w->json, v[i].key, v[i].value);
@@ -217,7 +268,7 @@ void msgw_map(struct msgw *w, const char *name, uint32_t num, const struct pair 
 void msgw_strings(struct msgw *w, const char *name, uint32_t num, const char *const *v, size_t n)
 {
     if (w->codec == CODEC_JSON) {
-        jsonw_key(&w->json, name);
+        put_key(w, name);
         jsonw_arr(&w->json);
         for (size_t i = 0; i < n; i++)
             jsonw_strn(&w->json, v[i], strlen(v[i]));

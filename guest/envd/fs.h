@@ -48,8 +48,7 @@ int fs_mkdir_parents(const char *path, const struct user *owner, struct err *e);
 int fs_move(const char *from, const char *to, const struct user *owner, struct err *e);
 int fs_remove(const char *path, struct err *e);
 
-/** Metadata of an open file, or of /proc/self/fd when O_PATH. */
-int fs_metadata_read(int fd, struct arena *a, struct pair **out, size_t *n);
+/** Stores metadata in an open file. */
 int fs_metadata_write(int fd, const struct pair *v, size_t n, struct err *e);
 
 /** Concatenates sources into destination (temporary file and rename) and removes them. */
