@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <openssl/x509v3.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,17 +215,6 @@ static void on_timer(struct dp_timer *t)
         back_close(b, false);
 }
 
-static SSL *relay_ssl(struct worker *w, const struct route *r)
-{
-    SSL *ssl = SSL_new(w->proxy->relay_tls);
-    if (ssl == NULL)
-        return NULL;
-    SSL_set_connect_state(ssl);
-    if (r->node[0])
-        SSL_set1_host(ssl, r->node);
-    return ssl;
-}
-
 /* NULL: no descriptor or no memory, or the relay may not be reached in plaintext. */
 static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange *x)
 {
@@ -235,11 +223,7 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
     struct back *b = calloc(1, sizeof *b);
     int fd = b ? socket(r->relay.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
     int one = 1;
-    SSL *ssl = NULL;
-    bool tls = !s->is_api && w->proxy->relay_tls;
-    if (fd < 0 || (tls && (ssl = relay_ssl(w, r)) == NULL)) {
-        if (fd >= 0)
-            close(fd);
+    if (fd < 0) {
         free(b);
         return NULL;
     }
@@ -263,8 +247,11 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
         p->opening++;
     else
         x->conn = b;
-    int rc = connect(fd, (const struct sockaddr *)&r->relay, r->relay_len);
-    if ((rc != 0 && errno != EINPROGRESS) || dp_io_open(&b->io, w->loop, fd, ssl, false) != 0) {
+    bool tls = !s->is_api && w->proxy->relay_tls;
+    SSL *ssl = tls ? relay_tls_connect(b) : NULL;
+    int rc = tls && ssl == NULL ? -1 : connect(fd, (const struct sockaddr *)&r->relay, r->relay_len);
+    if ((rc != 0 && (errno != EINPROGRESS || (tls && ssl == NULL))) ||
+        dp_io_open(&b->io, w->loop, fd, ssl, false) != 0) {
         SSL_free(ssl);
         close(fd);
         b->io.ssl = NULL;

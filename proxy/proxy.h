@@ -74,6 +74,7 @@ struct worker {
     uint32_t fronts;                     /* open client connections */
     struct front_link *front_list;
     struct client *clients[1024];
+    struct relay_session *relay_sessions;
     struct dp_timer sweep;
     int64_t drain_ms;
     bool drained_hard;
@@ -347,12 +348,16 @@ void control_wake(struct worker *w, const char *sandbox, uint64_t gen_seen, cons
 /** Loads or makes certificates (a local CA when none is configured); watches them for changes. */
 int tls_load(struct proxy *p, struct err *e);
 void tls_reload(struct proxy *p); /* called now and then by the control thread */
-int tls_relay_load(struct proxy *p, struct err *e);
 /** Makes `dir`/ca.pem, ca.key, ingress.pem, ingress.key for localhost, `domain` and *.`domain`, unless they
  * are there. */
 int tls_make_local(const char *dir, const char *domain, struct err *e);
 SSL *tls_accept(struct proxy *p); /* NULL when TLS is off */
 bool tls_is_h2(SSL *ssl);
+
+/* ---- TLS towards relays ---- */
+
+int relay_tls_load(struct proxy *p, struct err *e); /* nothing without a configured CA */
+SSL *relay_tls_connect(struct back *b);             /* NULL when out of memory */
 
 /* ---- what is counted ---- */
 

@@ -120,24 +120,3 @@ void tls_reload(struct proxy *p)
     else
         log_info("loaded the new certificate %s", files.cert);
 }
-
-int tls_relay_load(struct proxy *p, struct err *e)
-{
-    if (p->cfg.relay_ca[0] == 0)
-        return 0;
-    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
-    if (ctx == NULL || SSL_CTX_load_verify_locations(ctx, p->cfg.relay_ca, NULL) != 1 ||
-        SSL_CTX_use_certificate_chain_file(ctx, p->cfg.relay_cert) != 1 ||
-        SSL_CTX_use_PrivateKey_file(ctx, p->cfg.relay_key, SSL_FILETYPE_PEM) != 1) {
-        SSL_CTX_free(ctx);
-        return err_set(e, ERR_INVALID, "proxy: loading %s, %s and %s for the relays", p->cfg.relay_ca,
-                       p->cfg.relay_cert, p->cfg.relay_key);
-    }
-    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
-    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_CLIENT);
-    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
-                              SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    p->relay_tls = ctx;
-    return 0;
-}

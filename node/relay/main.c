@@ -3,6 +3,7 @@
 #include "node/relay/relay.h"
 
 #include "lib/base/log.h"
+#include "lib/dp/cert.h"
 #include "lib/dp/handover.h"
 #include "lib/net/config.h"
 
@@ -76,6 +77,16 @@ static void on_sweep(struct dp_timer *t)
     dp_timer_start(relay.loop, t, 5000);
 }
 
+/* Only proxies may come in. */
+static int on_verify(int ok, X509_STORE_CTX *store)
+{
+    if (!ok || X509_STORE_CTX_get_error_depth(store) != 0 ||
+        dp_cert_has_uri(X509_STORE_CTX_get_current_cert(store), "cube://role/proxy"))
+        return ok;
+    X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
+    return 0;
+}
+
 static int tls_load(struct err *e)
 {
     const struct relay_config *c = &relay.cfg;
@@ -92,7 +103,7 @@ static int tls_load(struct err *e)
         SSL_CTX_load_verify_locations(relay.tls, c->tls_ca, NULL) != 1)
         return err_set(e, ERR_INVALID, "relay: loading %s, %s and %s", c->tls_ca, c->tls_cert, c->tls_key);
     SSL_CTX_set_min_proto_version(relay.tls, TLS1_2_VERSION);
-    SSL_CTX_set_verify(relay.tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_verify(relay.tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, on_verify);
     SSL_CTX_set_session_id_context(relay.tls, (const unsigned char *)"cube-relay", 10);
     SSL_CTX_set_mode(relay.tls, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                     SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);

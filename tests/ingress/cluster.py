@@ -80,7 +80,7 @@ class Redis:
 
 
 class Cluster:
-    def __init__(self, proxies=1, config="", relay_config="", access_log=True):
+    def __init__(self, proxies=1, config="", relay_config="", access_log=True, start_relay=True):
         self.access_log = access_log
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="P-ingress-"))
         self.run = self.dir / "run"
@@ -98,9 +98,10 @@ class Cluster:
                     "--dir", str(self.dir)], "redis")
         wait_for(lambda: listening(self.redis_port), why="redis")
         self.redis = Redis(self.redis_port)
-        self.relay = self.start_relay()
+        self.relay = self.start_relay() if start_relay else None
         self.proxies = [self.start_proxy(i) for i in range(proxies)]
-        self.port, self.tls_port = self.proxies[0].port, self.proxies[0].tls_port
+        if self.proxies:
+            self.port, self.tls_port = self.proxies[0].port, self.proxies[0].tls_port
 
     def spawn(self, argv, name, **env):
         log = open(self.dir / (name + ".log"), "ab")
