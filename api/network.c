@@ -13,7 +13,7 @@
 #define MAX_HEADERS 20
 #define ENVD_PORT 49983
 
-const struct network_support network_supported = {0};
+const struct network_support network_supported = {.lists = true, .domains = true};
 
 static int unsupported(struct err *e, const char *path, const char *key)
 {

@@ -167,10 +167,6 @@ static void later_parts_are_named(void **state)
     refused("{\"templateID\":\"base\",\"iam\":{\"tokens\":{\"a\":{\"audience\":\"x\",\"tokenType\":\"JWT-"
             "SVID\"}}}}",
             "'iam.tokens' is not supported");
-    refused("{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}",
-            "'network.allowOut' is not supported");
-    refused("{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"1.1.1.1\"]}}",
-            "'network.denyOut' is not supported");
     refused("{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"h:1080\"}}}",
             "'network.egressProxy' is not supported");
     refused("{\"templateID\":\"base\",\"network\":{\"dnsServers\":[]}}",
