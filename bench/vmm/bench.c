@@ -25,7 +25,7 @@ static void settle(struct guest *g)
     for (int i = 0; i < 20; i++)
         CHECK(!strcmp(ask(fd, "ping"), "pong"));
     close(fd);
-    usleep(300000);
+    usleep(5000000); /* free-page reporting starts after 2 s: what it touches shall be in the template */
 }
 
 static const struct snapshot_files *base_files(const char *layer)

@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define BLOCK (1u << 20) /* of malloc, not of a thread's own storage: every thread would touch it */
+
 static uint8_t *block;
 static size_t block_len;
 
@@ -49,35 +51,37 @@ static void all(int fd, const void *p, size_t n)
 
 static void do_echo(int fd, size_t n)
 {
-    static __thread uint8_t buf[65536];
+    uint8_t *buf = malloc(65536);
     while (n) {
-        ssize_t r = read(fd, buf, n < sizeof buf ? n : sizeof buf);
+        ssize_t r = read(fd, buf, n < 65536 ? n : 65536);
         if (r <= 0)
-            return;
+            break;
         all(fd, buf, (size_t)r);
         n -= (size_t)r;
     }
+    free(buf);
 }
 
 static void do_write(const char *path, size_t mib, unsigned seed, char *out)
 {
-    static __thread uint8_t buf[1 << 20];
+    uint8_t *buf = malloc(BLOCK);
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     uint64_t h = 0xcbf29ce484222325ull;
     for (size_t i = 0; i < mib; i++) {
-        for (size_t k = 0; k < sizeof buf; k++)
+        for (size_t k = 0; k < BLOCK; k++)
             buf[k] = (uint8_t)(seed = seed * 1103515245u + 12345u, seed >> 16);
-        all(fd, buf, sizeof buf);
-        h = fnv(h, buf, sizeof buf);
+        all(fd, buf, BLOCK);
+        h = fnv(h, buf, BLOCK);
     }
     fsync(fd);
     close(fd);
+    free(buf);
     sprintf(out, "%llx\n", (unsigned long long)h);
 }
 
 static void do_sum(const char *path, char *out)
 {
-    static __thread uint8_t buf[1 << 20];
+    uint8_t *buf = malloc(BLOCK);
     int fd = open(path, O_RDONLY);
     uint64_t h = 0xcbf29ce484222325ull;
     ssize_t n;
@@ -86,9 +90,10 @@ static void do_sum(const char *path, char *out)
         return;
     }
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    while ((n = read(fd, buf, sizeof buf)) > 0)
+    while ((n = read(fd, buf, BLOCK)) > 0)
         h = fnv(h, buf, (size_t)n);
     close(fd);
+    free(buf);
     sprintf(out, "%llx\n", (unsigned long long)h);
 }
 
