@@ -188,6 +188,7 @@ int vm_prepare(struct vm *vm, int kvm_fd, int proc_fd, uint32_t mem_mib, unsigne
     pthread_cond_init(&vm->gate_changed, NULL);
     sigaction(SIGUSR1, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL); /* a disk over its limit is an error of the request */
     vm->pagemap_fd = proc_fd < 0 ? -1 : openat(proc_fd, "self/pagemap", O_RDONLY | O_CLOEXEC);
     vm->statm_fd = proc_fd < 0 ? -1 : openat(proc_fd, "self/statm", O_RDONLY | O_CLOEXEC);
     vm->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

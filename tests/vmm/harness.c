@@ -172,6 +172,12 @@ void guest_boot_with(struct guest *g, const char *layer, int tap_fd, const char 
     CHECK(k >= 0);
     b.kernel_fd = vmm_wiring_add(&g->w, k);
     b.cmdline = (char *)cmdline;
+    if (g->memory_file) {
+        int fd = file_new(g->memory_file);
+        CHECK(ftruncate(fd, (off_t)g->memory_mib << 20) == 0);
+        b.has_memory_fd = true;
+        b.memory_fd = vmm_wiring_add(&g->w, fd);
+    }
     q.op_case = CUBE__VMM__V1__REQUEST__OP_BOOT;
     q.boot = &b;
     OK(vmm_call(&g->c, &q, g->w.fds, g->w.nfds, NULL, &e), e);
@@ -192,7 +198,9 @@ int guest_snapshot(struct guest *g, const char *name, bool delta, bool resume,
 
     snprintf(file[0], 80, "%s.state", name);
     snprintf(file[1], 80, "%s.mem", name);
-    int fds[2] = {file_new(file[0]), file_new(file[1])};
+    bool in_place = g->memory_file && !strcmp(g->memory_file, file[1]);
+    int fds[2] = {file_new(file[0]),
+                  in_place ? open(in_tmp(file[1]), O_RDWR | O_CLOEXEC) : file_new(file[1])};
     s.state_fd = 0;
     s.memory_fd = 1;
     s.delta = delta;

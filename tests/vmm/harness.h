@@ -38,6 +38,8 @@ struct guest {
     struct vmm_client c;
     struct vmm_wiring w;
     unsigned memory_mib, vcpus;
+    const char *memory_file; /* boot: RAM lies in this file of `tmp`, which a full snapshot of the same name
+                                then is */
 };
 
 /** Connects a VMM process without a guest (prepared for this size). */

@@ -299,6 +299,51 @@ static void working_set(void)
     close(fd);
 }
 
+/* A process that was prepared for another size, two vCPUs, RAM in a file that is mapped shared while the
+ * template is made. */
+static void other_sizes(void)
+{
+    Cube__Vmm__V1__SnapshotDone done;
+    struct err e = {0};
+    struct guest g;
+
+    guest_spawn(&g, 512, 1);
+    g.memory_mib = 384;
+    g.vcpus = 2;
+    g.memory_file = "two.mem";
+    guest_boot(&g, "two.layer");
+    int fd = guest_dial(&g, 0, NULL);
+    expect(fd, "cpus", "2");
+    expect(fd, "dirty 30", "ok");
+    OK(guest_snapshot(&g, "two", false, false, &done, &e), e);
+    CHECK(done.memory_bytes == 384u << 20);
+    guest_kill(&g);
+    close(fd);
+    for (int i = 0; i < 5; i++) {
+        copy_file(in_tmp("two.layer"), in_tmp("two2.layer"));
+        guest_spawn(&g, i % 2 ? 512 : 384, i % 2 ? 1 : 2);
+        g.memory_mib = 384;
+        g.vcpus = 2;
+        OK(guest_restore(
+               &g, &(struct snapshot_files){.state = "two.state", .memory = "two.mem", .layer = "two2.layer"},
+               &e, NULL),
+           e);
+        fd = guest_dial(&g, 49983, NULL);
+        expect(fd, "check", "good 30");
+        expect(fd, "cpus", "2");
+        CHECK(strlen(ask(fd, "write /data/z 4 %d", i)) > 8);
+        guest_end(&g);
+        close(fd);
+    }
+    /* A guest of another size than the snapshot's is refused. */
+    guest_spawn(&g, 384, 1);
+    CHECK(guest_restore(
+              &g, &(struct snapshot_files){.state = "two.state", .memory = "two.mem", .layer = "two2.layer"},
+              &e, NULL) < 0);
+    printf("one vCPU instead of two: %s\n", e.msg);
+    guest_end(&g);
+}
+
 int main(int argc, char **argv)
 {
     harness_start(argc, argv, "snapshot");
@@ -310,6 +355,7 @@ int main(int argc, char **argv)
     full_disk();
     old_connections();
     working_set();
+    other_sizes();
     printf("snapshot: all good\n");
     return 0;
 }
