@@ -317,6 +317,8 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     }
     image_close(&s.image);
     stats_start(restore, receipt->from_pool, rc == 0, receipt->total_us);
+    if (rc == 0)
+        stats_start_parts(receipt->vmm_us, receipt->init_us);
     *out = sb;
     return rc;
 }

@@ -12,7 +12,7 @@
 #define TIME(text, tags, what) {.name = text, .labels = tags, .help = what, .kind = METRIC_HISTOGRAM}
 
 enum { CREATED, CREATE_FAILED, RESUMED, RESUME_FAILED, KILLED, PAUSED, PAUSE_FAILED, SNAPSHOTS, SNAPSHOT_FAILED, LOST, CREATE_TIME,
-       CREATE_POOL_TIME, RESUME_TIME, FROZEN_TIME, DURABLE_TIME, SANDBOXES, POOL, READY, LINKED, COUNT };
+       CREATE_POOL_TIME, RESUME_TIME, VMM_TIME, INIT_TIME, FROZEN_TIME, DURABLE_TIME, SANDBOXES, POOL, READY, LINKED, COUNT };
 
 static struct metric m[COUNT] = {
     [CREATED] = COUNTER("cube_node_starts_total", "kind=\"create\",ok=\"true\"", "starts of sandboxes"),
@@ -28,6 +28,8 @@ static struct metric m[COUNT] = {
     [CREATE_TIME] = TIME("cube_node_start_seconds", "kind=\"create\",pool=\"false\"", "time of a successful start"),
     [CREATE_POOL_TIME] = TIME("cube_node_start_seconds", "kind=\"create\",pool=\"true\"", "time of a successful start"),
     [RESUME_TIME] = TIME("cube_node_start_seconds", "kind=\"resume\",pool=\"any\"", "time of a successful start"),
+    [VMM_TIME] = TIME("cube_node_vmm_seconds", NULL, "the VMM's part of a successful start"),
+    [INIT_TIME] = TIME("cube_node_init_seconds", NULL, "the guest's part of a successful start: its identity is set"),
     [FROZEN_TIME] = TIME("cube_node_pause_frozen_seconds", NULL, "from the freeze until memory was written"),
     [DURABLE_TIME] = TIME("cube_node_pause_durable_seconds", NULL, "from the freeze until the pause was durable"),
     [SANDBOXES] = GAUGE("cube_node_sandboxes", "sandboxes with a VM"),
@@ -47,6 +49,12 @@ void stats_start(bool restore, bool from_pool, bool ok, int64_t us)
     metric_add(&m[restore ? (ok ? RESUMED : RESUME_FAILED) : (ok ? CREATED : CREATE_FAILED)], 1);
     if (ok)
         metric_observe_us(&m[restore ? RESUME_TIME : from_pool ? CREATE_POOL_TIME : CREATE_TIME], us);
+}
+
+void stats_start_parts(int64_t vmm_us, int64_t init_us)
+{
+    metric_observe_us(&m[VMM_TIME], vmm_us);
+    metric_observe_us(&m[INIT_TIME], init_us);
 }
 
 void stats_kill(void)
