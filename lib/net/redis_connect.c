@@ -83,8 +83,8 @@ static void ready(struct redis *r)
     redis_became(r, true);
 }
 
-/* ROLE answers LOADING while the data set is read, and tells a replica from a master. Where the ACL forbids
- * it, a PING has to do. */
+/* PING is refused while the data set is read; ROLE is not, but tells a replica from a master. Where the ACL
+ * forbids ROLE, the PING has to do. */
 static void on_ping(const redisReply *reply, const struct err *e, void *data)
 {
     struct redis *r = data;
@@ -101,15 +101,13 @@ static void on_role(const redisReply *reply, const struct err *e, void *data)
     struct redis *r = data;
     if (r->freed || r->state != REDIS_CONNECTING || !r->ctx)
         return;
-    if (e && strstr(e->msg, "NOPERM"))
-        redis_command_within(r, 0, on_ping, r, 1, (const char *[]){"PING"});
-    else if (e)
+    if (e && !strstr(e->msg, "NOPERM"))
         redis_lost(r, e->msg);
-    else if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || !reply->element[0]->str ||
-             strcmp(reply->element[0]->str, "master") != 0)
+    else if (reply && (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || !reply->element[0]->str ||
+                       strcmp(reply->element[0]->str, "master") != 0))
         redis_lost(r, "the server is a replica");
     else
-        ready(r);
+        redis_command_within(r, 0, on_ping, r, 1, (const char *[]){"PING"});
 }
 
 static void on_auth(const redisReply *reply, const struct err *e, void *data)
