@@ -1,6 +1,7 @@
 /* The cell as a whole: whether Redis is there and whole, who else lives, and the journal from which the catalog comes back. */
 #pragma once
 
+#include "master/journal.h"
 #include "master/master.h"
 
 /** Connects to Redis, opens or finds the cell, announces this master, follows route events. */
@@ -13,11 +14,6 @@ void links_reset(const char *why);
 
 /* ---- journal of the catalog (internal.md §3) ---- */
 
-struct journal *journal_open(const char *path, struct err *e); /* makes it when it is missing; checks every line */
-const char *journal_id(const struct journal *j);
-bool journal_fresh(const struct journal *j);                    /* this process made it */
-/** Appends one entry and makes it durable; blocking, catalog writes are rare. */
-int journal_append(struct journal *j, const char *kind, const void *payload, size_t n, struct err *e);
 /** Replays the final state into Redis where entries are missing; in a fiber. */
 int journal_replay(struct master *m, struct err *e);
 /** Writes one entry of the journal into Redis unless it is there; in a fiber. */

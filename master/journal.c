@@ -1,14 +1,12 @@
-/* Owns the catalog's journal: an append-only text file in the store, one entry a line, from which teams, keys, templates
- * and the names of the nodes come back when Redis lost them. Invariant: an entry counts only with its checksum, so a
+/* Owns the catalog's journal file: append-only text in the store, one entry a line. Invariant: an entry counts only with its checksum, so a
  * torn last line is as if it had never been written; several masters may append to the same file. */
-#include "master/cell.h"
+#include "master/journal.h"
 
 #include "lib/base/buf.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
-#include "lib/net/fiber.h"
-#include "master/record.h"
+#include "lib/net/crypto.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,16 +18,7 @@
 #include <sys/stat.h>
 
 #define HEADER "cube-journal 1 "
-#define ID_LEN 20
 #define NODES_MAX 4096
-
-struct journal {
-    char *path;
-    char id[ID_LEN + 1];
-    bool fresh;
-    char (*nodes)[NODE_ID_MAX + 1]; /* names that are in the file */
-    size_t node_count;
-};
 
 const char *journal_id(const struct journal *j)
 {
@@ -65,10 +54,7 @@ static void checksum(const char *p, size_t n, char out[9])
     out[8] = 0;
 }
 
-/* One entry: kind and payload, NUL-terminated. */
-typedef void (*entry_cb)(const char *kind, const uint8_t *payload, size_t n, void *data);
-
-static void line_read(char *line, entry_cb each, void *data)
+static void line_read(char *line, journal_entry_cb each, void *data)
 {
     char sum[9];
     if (strlen(line) < 10 || line[8] != ' ')
@@ -90,18 +76,15 @@ static void line_read(char *line, entry_cb each, void *data)
     each(kind, bytes, n, data);
 }
 
-static int journal_read(const char *path, char id[ID_LEN + 1], entry_cb each, void *data, struct err *e)
+int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data, struct err *e)
 {
-    _cleanup_fclose_ FILE *f = fopen(path, "re");
-    if (!f)
-        return err_sys(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_INTERNAL, "opening the catalog's journal %s", path);
     _cleanup_free_ char *line = NULL;
     size_t cap = 0;
     ssize_t n = getline(&line, &cap, f);
-    if (n != (ssize_t)(strlen(HEADER) + ID_LEN + 1) || strncmp(line, HEADER, strlen(HEADER)) != 0)
-        return err_set(e, ERR_INVALID, "%s is not a catalog journal of this version", path);
-    memcpy(id, line + strlen(HEADER), ID_LEN);
-    id[ID_LEN] = 0;
+    if (n != (ssize_t)(strlen(HEADER) + JOURNAL_ID_LEN + 1) || strncmp(line, HEADER, strlen(HEADER)) != 0)
+        return err_set(e, ERR_INVALID, "%s is not a catalog journal of this version", name);
+    memcpy(id, line + strlen(HEADER), JOURNAL_ID_LEN);
+    id[JOURNAL_ID_LEN] = 0;
     while ((n = getline(&line, &cap, f)) > 0) {
         if (line[n - 1] != '\n')
             break; /* torn: the writer died in it */
@@ -111,7 +94,15 @@ static int journal_read(const char *path, char id[ID_LEN + 1], entry_cb each, vo
     return 0;
 }
 
-static void note_node(const char *kind, const uint8_t *payload, size_t n, void *data)
+int journal_read(const char *path, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data, struct err *e)
+{
+    _cleanup_fclose_ FILE *f = fopen(path, "re");
+    if (!f)
+        return err_sys(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_INTERNAL, "opening the catalog's journal %s", path);
+    return journal_read_stream(f, path, id, each, data, e);
+}
+
+void journal_note_node(const char *kind, const uint8_t *payload, size_t n, void *data)
 {
     struct journal *j = data;
     if (strcmp(kind, "node") != 0 || n == 0 || n > NODE_ID_MAX || j->node_count == NODES_MAX)
@@ -124,8 +115,8 @@ static void note_node(const char *kind, const uint8_t *payload, size_t n, void *
 
 static int journal_make(const char *path, struct err *e)
 {
-    char id[ID_LEN + 1], text[64], tmp[560];
-    id_random(id, ID_LEN);
+    char id[JOURNAL_ID_LEN + 1], text[64], tmp[560];
+    id_random(id, JOURNAL_ID_LEN);
     int n = snprintf(text, sizeof text, HEADER "%s\n", id);
     snprintf(tmp, sizeof tmp, "%s.%s", path, id);
     _cleanup_close_ int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -148,13 +139,13 @@ struct journal *journal_open(const char *path, struct err *e)
     if (!j || !(j->path = strdup(path)) || !(j->nodes = calloc(NODES_MAX, sizeof *j->nodes)))
         abort();
     int rc = make_parents(path, e);
-    if (rc == 0 && journal_read(path, j->id, note_node, j, e) < 0) {
+    if (rc == 0 && journal_read(path, j->id, journal_note_node, j, e) < 0) {
         rc = -1;
         if (e->code == ERR_NOT_FOUND) {
             rc = journal_make(path, e);
             j->fresh = rc == 1;
             if (rc >= 0)
-                rc = journal_read(path, j->id, note_node, j, e);
+                rc = journal_read(path, j->id, journal_note_node, j, e);
         }
     }
     if (rc == 0)
@@ -194,106 +185,5 @@ int journal_append(struct journal *j, const char *kind, const void *payload, siz
             rc = err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
     }
     buf_free(&whole);
-    return rc;
-}
-
-void journal_node(struct master *m, const char *node)
-{
-    struct journal *j = m->journal;
-    for (size_t i = 0; i < j->node_count; i++)
-        if (strcmp(j->nodes[i], node) == 0)
-            return;
-    struct err e = {0};
-    if (journal_append(j, "node", node, strlen(node), &e) < 0)
-        log_fail(&e, "remembering node %s", node);
-    note_node("node", (const uint8_t *)node, strlen(node), j);
-}
-
-void journal_nodes(struct master *m, void (*each)(const char *node, void *data), void *data)
-{
-    for (size_t i = 0; i < m->journal->node_count; i++)
-        each(m->journal->nodes[i], data);
-}
-
-/* ---- replay ---- */
-
-struct entry {
-    char *kind, *name; /* `name`: what a later entry replaces */
-    uint8_t *payload;
-    size_t n;
-    bool dead;
-};
-
-struct final_state {
-    struct entry *v;
-    size_t n, cap;
-    struct journal *j;
-};
-
-static void gather(const char *kind, const uint8_t *payload, size_t n, void *data)
-{
-    struct final_state *s = data;
-    char name[256] = "";
-    const char *as = kind;
-    note_node(kind, payload, n, s->j); /* other masters may have met more nodes */
-    if (strcmp(kind, "key") == 0 && n > 64) {
-        snprintf(name, sizeof name, "%.64s", (const char *)payload);
-    } else if (strcmp(kind, "team") == 0) {
-        Cube__Master__V1__Team *t = cube__master__v1__team__unpack(NULL, n, payload);
-        snprintf(name, sizeof name, "%s", t ? t->team_id : "");
-        if (t)
-            cube__master__v1__team__free_unpacked(t, NULL);
-    } else if (strcmp(kind, "template") == 0) {
-        Cube__Master__V1__Template *t = cube__master__v1__template__unpack(NULL, n, payload);
-        snprintf(name, sizeof name, "%s", t ? t->template_id : "");
-        if (t)
-            cube__master__v1__template__free_unpacked(t, NULL);
-    } else if (strcmp(kind, "unkey") == 0 || strcmp(kind, "untemplate") == 0) {
-        as = kind + 2;
-        snprintf(name, sizeof name, "%s", (const char *)payload);
-    } else {
-        return;
-    }
-    for (size_t i = 0; i < s->n; i++)
-        if (strcmp(s->v[i].kind, as) == 0 && strcmp(s->v[i].name, name) == 0)
-            s->v[i].dead = true;
-    if (as != kind || !*name)
-        return;
-    if (s->n == s->cap) {
-        s->cap = s->cap ? 2 * s->cap : 64;
-        s->v = realloc(s->v, s->cap * sizeof *s->v);
-        if (!s->v)
-            abort();
-    }
-    struct entry *e = &s->v[s->n++];
-    *e = (struct entry){.kind = strdup(kind), .name = strdup(name), .payload = malloc(n + 1), .n = n};
-    if (!e->kind || !e->name || !e->payload)
-        abort();
-    memcpy(e->payload, payload, n);
-    e->payload[n] = 0;
-}
-
-int journal_replay(struct master *m, struct err *e)
-{
-    struct final_state s = {.j = m->journal};
-    char id[ID_LEN + 1];
-    int rc = journal_read(m->journal->path, id, gather, &s, e);
-    size_t written = 0;
-    for (int pass = 0; pass < 2; pass++) /* teams first: a key needs its team */
-        for (size_t i = 0; i < s.n && rc == 0; i++) {
-            bool team = strcmp(s.v[i].kind, "team") == 0;
-            if (s.v[i].dead || team != (pass == 0))
-                continue;
-            rc = catalog_replay(m, s.v[i].kind, s.v[i].payload, s.v[i].n, e);
-            written += rc == 0;
-        }
-    for (size_t i = 0; i < s.n; i++) {
-        free(s.v[i].kind);
-        free(s.v[i].name);
-        free(s.v[i].payload);
-    }
-    free(s.v);
-    if (rc == 0 && written)
-        log_info("the catalog was replayed from its journal: %zu entries", written);
     return rc;
 }

@@ -1,0 +1,109 @@
+/* Owns the way back from the journal: its final state is gathered and written into Redis where entries are missing.
+ * Invariant: what was deleted later is not brought back, and what Redis still has is not touched. */
+#include "master/cell.h"
+#include "master/journal.h"
+
+#include "lib/base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void journal_node(struct master *m, const char *node)
+{
+    struct journal *j = m->journal;
+    for (size_t i = 0; i < j->node_count; i++)
+        if (strcmp(j->nodes[i], node) == 0)
+            return;
+    struct err e = {0};
+    if (journal_append(j, "node", node, strlen(node), &e) < 0)
+        log_fail(&e, "remembering node %s", node);
+    journal_note_node("node", (const uint8_t *)node, strlen(node), j);
+}
+
+void journal_nodes(struct master *m, void (*each)(const char *node, void *data), void *data)
+{
+    for (size_t i = 0; i < m->journal->node_count; i++)
+        each(m->journal->nodes[i], data);
+}
+
+struct entry {
+    char *kind, *name; /* `name`: what a later entry replaces */
+    uint8_t *payload;
+    size_t n;
+    bool dead;
+};
+
+struct final_state {
+    struct entry *v;
+    size_t n, cap;
+    struct journal *j;
+};
+
+static void gather(const char *kind, const uint8_t *payload, size_t n, void *data)
+{
+    struct final_state *s = data;
+    char name[256] = "";
+    const char *as = kind;
+    journal_note_node(kind, payload, n, s->j); /* other masters may have met more nodes */
+    if (strcmp(kind, "key") == 0 && n > 64) {
+        snprintf(name, sizeof name, "%.64s", (const char *)payload);
+    } else if (strcmp(kind, "team") == 0) {
+        Cube__Master__V1__Team *t = cube__master__v1__team__unpack(NULL, n, payload);
+        snprintf(name, sizeof name, "%s", t ? t->team_id : "");
+        if (t)
+            cube__master__v1__team__free_unpacked(t, NULL);
+    } else if (strcmp(kind, "template") == 0) {
+        Cube__Master__V1__Template *t = cube__master__v1__template__unpack(NULL, n, payload);
+        snprintf(name, sizeof name, "%s", t ? t->template_id : "");
+        if (t)
+            cube__master__v1__template__free_unpacked(t, NULL);
+    } else if (strcmp(kind, "unkey") == 0 || strcmp(kind, "untemplate") == 0) {
+        as = kind + 2;
+        snprintf(name, sizeof name, "%s", (const char *)payload);
+    } else {
+        return;
+    }
+    for (size_t i = 0; i < s->n; i++)
+        if (strcmp(s->v[i].kind, as) == 0 && strcmp(s->v[i].name, name) == 0)
+            s->v[i].dead = true;
+    if (as != kind || !*name)
+        return;
+    if (s->n == s->cap) {
+        s->cap = s->cap ? 2 * s->cap : 64;
+        s->v = realloc(s->v, s->cap * sizeof *s->v);
+        if (!s->v)
+            abort();
+    }
+    struct entry *e = &s->v[s->n++];
+    *e = (struct entry){.kind = strdup(kind), .name = strdup(name), .payload = malloc(n + 1), .n = n};
+    if (!e->kind || !e->name || !e->payload)
+        abort();
+    memcpy(e->payload, payload, n);
+    e->payload[n] = 0;
+}
+
+int journal_replay(struct master *m, struct err *e)
+{
+    struct final_state s = {.j = m->journal};
+    char id[JOURNAL_ID_LEN + 1];
+    int rc = journal_read(m->journal->path, id, gather, &s, e);
+    size_t written = 0;
+    for (int pass = 0; pass < 2; pass++) /* teams first: a key needs its team */
+        for (size_t i = 0; i < s.n && rc == 0; i++) {
+            bool team = strcmp(s.v[i].kind, "team") == 0;
+            if (s.v[i].dead || team != (pass == 0))
+                continue;
+            rc = catalog_replay(m, s.v[i].kind, s.v[i].payload, s.v[i].n, e);
+            written += rc == 0;
+        }
+    for (size_t i = 0; i < s.n; i++) {
+        free(s.v[i].kind);
+        free(s.v[i].name);
+        free(s.v[i].payload);
+    }
+    free(s.v);
+    if (rc == 0 && written)
+        log_info("the catalog was replayed from its journal: %zu entries", written);
+    return rc;
+}
