@@ -43,6 +43,8 @@ static const struct config_key keys[] = {
      "for a request to become complete"},
     {"master_timeout", CONFIG_MS, KEY(api.master_timeout_ms), "70s", 100, 3600000,
      "for an answer of a master"},
+    {"master_wait", CONFIG_MS, KEY(api.master_wait_ms), "5s", 0, 600000,
+     "for a master that is being restarted"},
     {"rate_limit", CONFIG_INT, KEY(api.rate_limit), "20000", 0, 1000000000,
      "requests of a team per window; 0 = no limit"},
     {"rate_window", CONFIG_MS, KEY(api.rate_window_ms), "30s", 1000, 3600000, "window of the rate limit"},

@@ -221,6 +221,7 @@ void handle_sandbox_network(struct call *c)
         return;
     }
     body_unknown(c->body, "", known, &c->unknown);
+    json_object_del(c->body, "allow_internet_access"); /* travels as a field of its own */
     char *text = json_dumps(c->body, JSON_COMPACT);
     if (!text) {
         call_error(c, ERR_INTERNAL, "reading the network options: out of memory");

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define RETRY_DELAY_MS 50
-#define RETRY_FOR_MS 3000 /* a master that is restarted by its supervisor is back within this time */
 
 struct upstream {
     struct call *call;
@@ -112,7 +111,7 @@ void call_master(struct call *c, const char *path, const ProtobufCMessage *in,
                            .in = in->descriptor,
                            .out = out,
                            .flags = flags,
-                           .give_up_ms = now + RETRY_FOR_MS,
+                           .give_up_ms = now + c->w->api->master_wait_ms,
                            .deadline_ms = now + c->w->api->master_timeout_ms,
                            .reply = reply,
                            .failed = failed};

@@ -61,9 +61,20 @@ for (const [name, version] of [['e2b', '2.51.0'], ['e2b-2-49', '2.49.0']]) {
     await again.kill()
   })
 
+  await test(say('snapshots, forks and network rules'), async () => {
+    const s = await Sandbox.create(opts)
+    const snapshot = await s.createSnapshot()
+    ok(snapshot.snapshotId, 'snapshot')
+    const from = await Sandbox.create(snapshot.snapshotId, opts)
+    await from.kill()
+    if (Sandbox.deleteSnapshot) equal(await Sandbox.deleteSnapshot(snapshot.snapshotId, opts), true, 'delete the snapshot')
+    if (s.updateNetwork) await s.updateNetwork({ denyOut: ['8.8.8.8'] })
+    await s.kill()
+  })
+
   await test(say('a timeout ends the sandbox'), async () => {
     const s = await Sandbox.create({ ...opts, timeoutMs: 1000 })
-    const end = Date.now() + 4000
+    const end = Date.now() + 30000
     while (Date.now() < end && (await Sandbox.getInfo(s.sandboxId, opts).then(() => true, () => false))) await new Promise((r) => setTimeout(r, 100))
     await rejects(Sandbox.getInfo(s.sandboxId, opts), null, 'gone')
   })

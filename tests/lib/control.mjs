@@ -102,14 +102,14 @@ export class Control {
   async redis() {
     this.run('redis', 'redis-server', ['--port', String(this.ports.redis), '--bind', '127.0.0.1', '--dir', join(this.dir, 'redis'),
       '--appendonly', 'yes', '--save', ''])
-    await until(() => listening(this.ports.redis), 5000, 'redis')
+    await until(() => listening(this.ports.redis), 30000, 'redis')
   }
 
   async master(i = 0) {
     const m = this.masters[i]
     this.run(`master${i}`, join(build, 'master/cube-master'), ['--config', this.yaml(`master${i}`, {
       listen: `127.0.0.1:${m.port}`, admin_listen: `127.0.0.1:${m.admin}`, report_interval: '200ms', ...this.options.master })])
-    await until(() => listening(m.port), 5000, 'cube-master')
+    await until(() => listening(m.port), 30000, 'cube-master')
   }
 
   async api() {
@@ -118,14 +118,14 @@ export class Control {
     this.run('api', join(build, 'api/cube-api'), ['--config', this.yaml('api', {
       listen: `127.0.0.1:${this.ports.api}`, admin_listen: `127.0.0.1:${this.ports.apiAdmin}`,
       master: this.masters.map((m) => `127.0.0.1:${m.port}`).join(','), ...this.options.api })])
-    await until(() => listening(this.ports.api), 5000, 'cube-api')
+    await until(() => listening(this.ports.api), 30000, 'cube-api')
   }
 
   async lifecycle() {
     this.run('lifecycle', join(build, 'lifecycle/cube-lifecycle'), ['--config', this.yaml('lifecycle', {
       listen: `127.0.0.1:${this.ports.lifecycle}`, admin_listen: `127.0.0.1:${this.ports.lifecycleAdmin}`,
       master: this.masters.map((m) => `127.0.0.1:${m.port}`).join(',') })])
-    await until(() => listening(this.ports.lifecycle), 5000, 'cube-lifecycle')
+    await until(() => listening(this.ports.lifecycle), 30000, 'cube-lifecycle')
   }
 
   async simulate() {
@@ -173,7 +173,7 @@ export class Control {
     await until(async () => {
       const nodes = await (await this.admin('GET', '/cube/v1/nodes')).json()
       return nodes.length === (this.options.nodes ?? 1) && nodes.every((n) => n.status === 'ready')
-    }, 10000, 'nodes are ready')
+    }, 60000, 'nodes are ready')
   }
 
   // kill -9 and wait for the end.
@@ -199,7 +199,7 @@ export class Control {
     const api = this.processes.get('api')
     if (api && api.code === undefined) {
       api.kill('SIGTERM')
-      await Promise.race([api.ended, new Promise((resolve) => setTimeout(resolve, 15000))])
+      await Promise.race([api.ended, new Promise((resolve) => setTimeout(resolve, 30000))])
     }
     this.kill()
     await Promise.all([...this.processes.values()].map((p) => p.ended))

@@ -179,7 +179,11 @@ static void later_parts_are_named(void **state)
         "{\"templateID\":\"base\",\"volumeMounts\":[],\"iam\":{\"tokens\":{}},\"mcp\":{\"github\":{}}}",
         "{\"templateID\":\"base\",\"network\":{\"allowOut\":[],\"denyOut\":[],\"rules\":{},"
         "\"egressProxy\":null,\"httpsPorts\":[],\"allowPublicTraffic\":true}}",
-        "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}", NULL};
+        "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}",
+        "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"*.example.com\",\"1.1.1.1\"],\"denyOut\":[\"0."
+        "0.0.0/0\"]}}",
+        "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"1.1.1.1\"]}}",
+        NULL};
     for (int i = 0; fine[i]; i++) {
         struct result r = run(fine[i], true, 0);
         if (r.rc)
