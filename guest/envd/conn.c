@@ -248,7 +248,13 @@ static bool body_take(struct conn *c)
     size_t len;
     long used = http_body_next(&r->body, c->in.data + c->in_off, avail, &data, &len);
     if (used < 0) {
+        void (*gone)(struct conn *) = c->response_done ? NULL : c->on_gone;
         c->close_after = true;
+        c->on_gone = NULL;
+        c->on_data = NULL;
+        c->on_end = NULL;
+        if (gone)
+            gone(c); /* for the handler the client has left; what follows is between us and the client */
         if (!c->response_done && !c->streaming)
             conn_error(c, 400, "malformed chunked body");
         else

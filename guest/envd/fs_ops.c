@@ -87,7 +87,8 @@ static int names_read(int fd, struct arena *a, struct strings *out, struct err *
         if (!(out->v[out->n++] = arena_strndup(a, de->d_name, strlen(de->d_name))))
             return err_set(e, ERR_TOO_LARGE, "directory is too large");
     }
-    qsort(out->v, out->n, sizeof(*out->v), by_name);
+    if (out->n)
+        qsort(out->v, out->n, sizeof(*out->v), by_name);
     return 0;
 }
 
