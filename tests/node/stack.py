@@ -35,9 +35,16 @@ def kernel():
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the ephemeral range, so that no outgoing connection takes it meanwhile."""
+    while True:
+        port = 20000 + int.from_bytes(os.urandom(2)) % 12000
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def wait_for(what, test, seconds=30.0):

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""kill -9 of cube-node (and once of cube-jailer) at random moments while sandboxes are created, paused, resumed, snapshotted and killed by
+several hands. After each return the node's word is checked against what it answered before; at the end a census must be empty."""
+import os
+import pathlib
+import random
+import re
+import signal
+import sys
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from stack import Stack, run, wait_for  # noqa: E402
+
+SECONDS = float(os.environ.get("CUBE_CHAOS_SECONDS", "25"))
+HANDS = 4
+
+
+class Hand(threading.Thread):
+    """One master's thread: works on its own sandboxes; after an error it asks what is true, as a reconciler would."""
+
+    def __init__(self, stack, number, seed):
+        super().__init__()
+        self.s, self.random, self.number = stack, random.Random(seed), number
+        self.made, self.gen, self.id, self.wrong, self.done = 0, 0, None, [], 0
+        self.stop = False
+
+    def run(self):
+        while not self.stop and not self.wrong:
+            try:
+                self.step()
+            except AssertionError as e:
+                self.wrong.append(str(e))
+
+    def truth(self):
+        """(state, generation) of our sandbox when the node is there again; None = it knows nothing of it."""
+        code, out = 1, ""
+        while code != 0 and not self.stop:
+            code, out = self.s.ctl("list")
+        found = re.search(rf"^{self.id} gen=(\d+) (\w+)", out, re.M)
+        return (found[2], int(found[1])) if found else (None, 0)
+
+    def step(self):
+        if self.id is None:
+            self.made += 1
+            self.id, self.gen = f"i0chaos{self.number}{self.made:013d}", 1
+            code, out = self.s.ctl("start", self.id, self.gen)
+        else:
+            action = self.random.choice(["pause", "kill", "snapshot", "exec", "pause"])
+            if action == "pause":
+                code, out = self.s.ctl("pause", self.id, self.gen)
+                if code == 0:
+                    self.gen += 1
+                    code, out = self.s.ctl("--restore", "start", self.id, self.gen)
+            elif action == "snapshot":
+                name = f"c{self.number}-{self.made}-{self.gen}"
+                code, out = self.s.ctl("snapshot", self.id, self.gen, name)
+                self.s.ctl("rm-snapshot", name)
+            elif action == "exec":
+                code, out = self.s.ctl("exec", self.id, self.gen, "/bin/sh", "-c", "echo x >> /root/log; wc -l < /root/log")
+            else:
+                code, out = self.s.ctl("kill", self.id, 0)
+                if code == 0:
+                    self.id = None
+        if code == 0:
+            self.done += 1
+            return
+        if self.stop:
+            return
+        state, gen = self.truth() if self.id else (None, 0)
+        if state == "RUNNING":
+            self.gen = gen
+            wait_for(f"{self.id} gen {gen} to answer", lambda: self.stop or self.s.ctl("exec", self.id, gen, "/bin/true")[0] == 0 or
+                     self.truth()[0] != "RUNNING", 60)
+        elif state == "PAUSED":
+            self.gen = gen + 1
+            self.s.ctl("--restore", "start", self.id, self.gen)
+        else:
+            self.s.ctl("kill", self.id, 0)
+            self.id = None
+
+
+def killed_at_any_moment(s):
+    seed = int(os.environ.get("CUBE_CHAOS_SEED", time.time()))
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    hands = [Hand(s, n, seed + n) for n in range(HANDS)]
+    for h in hands:
+        h.start()
+    end, kills = time.monotonic() + SECONDS, 0
+    while time.monotonic() < end and not any(h.wrong for h in hands):
+        time.sleep(dice.uniform(0.2, 2.5))
+        s.kill_node()
+        kills += 1
+        if kills == 3:
+            s.jailer.send_signal(signal.SIGKILL)
+            s.jailer.wait()
+            os.unlink(s.dir / "run/jailer.sock")
+            s.start_jailer()
+        s.start_node()
+    for h in hands:
+        h.stop = True
+    for h in hands:
+        h.join()
+    wrong = [w for h in hands for w in h.wrong]
+    print(f"{kills} kills, {sum(h.done for h in hands)} operations done")
+    assert not wrong, wrong
+    assert sum(h.done for h in hands) > 0, "nothing was ever done"
+
+
+def nothing_is_left(s):
+    for line in s.ok("list").splitlines():
+        s.ok("kill", line.split()[0], 0)
+    s.stop_node()
+
+    def left():
+        return {x for x in s.census() if not x.startswith("state/store/snap/c")}
+    wait_for(lambda: f"an empty census, but {sorted(left())}", lambda: not left(), 20)
+    assert not s.vmms()
+
+
+if __name__ == "__main__":
+    sys.exit(run([killed_at_any_moment, nothing_is_left], lambda: Stack("chaos").up()))
