@@ -196,19 +196,29 @@ int content_verify(int fd, const char *what, int64_t size, const char hash[65], 
     return 0;
 }
 
+/* For file systems that copy_file_range does not join. */
+static ssize_t copy_small(int from, int to, off_t at, size_t want)
+{
+    char small[65536];
+    ssize_t n = pread(from, small, want < sizeof small ? want : sizeof small, at);
+    for (ssize_t done = 0; n > 0 && done < n;) {
+        ssize_t w = pwrite(to, small + done, (size_t)(n - done), at + done);
+        if (w < 0)
+            return -1;
+        done += w;
+    }
+    return n;
+}
+
 static int copy_range(int from, int to, off_t at, off_t end, struct err *e)
 {
     while (at < end) {
         off_t in = at, out = at;
         ssize_t n = copy_file_range(from, &in, to, &out, (size_t)(end - at), 0);
+        if (n < 0 && (errno == EXDEV || errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS))
+            n = copy_small(from, to, at, (size_t)(end - at));
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && (errno == EXDEV || errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)) {
-            char small[65536];
-            n = pread(from, small, (size_t)(end - at) < sizeof small ? (size_t)(end - at) : sizeof small, at);
-            if (n > 0 && pwrite(to, small, (size_t)n, at) != n)
-                return err_sys(e, ERR_INTERNAL, "copying a file");
-        }
         if (n < 0)
             return err_sys(e, ERR_INTERNAL, "copying a file");
         if (n == 0)
