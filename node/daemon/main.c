@@ -27,6 +27,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#define STOP_TRIES 250 /* of 20 ms */
 #define WORKERS 3 /* threads for file work */
 
 static bool is_ready(char why[128], void *data)
@@ -62,6 +63,8 @@ static void end(void *arg)
     struct node *n = arg;
     ready_drain(n);
     pool_drain(n);
+    for (int i = 0; vm_unowned() > 0 && i < STOP_TRIES; i++)
+        fiber_sleep(20);
     loop_stop(n->loop);
 }
 

@@ -44,11 +44,11 @@ struct vm *vm_find_tap(const char *tap)
     return NULL;
 }
 
-unsigned vm_count(void)
+unsigned vm_unowned(void)
 {
     unsigned n = 0;
     for (struct vm *vm = vms; vm; vm = vm->next)
-        n++;
+        n += vm->owner == NULL;
     return n;
 }
 

@@ -111,4 +111,5 @@ uint64_t process_start_time(uint32_t pid);
 void vm_on_ended(struct node *n, const char *name, int status, bool oom);
 struct vm *vm_find(const char *name);
 struct vm *vm_find_tap(const char *tap);
-unsigned vm_count(void);
+/** VMs without an owner: of the pools, in the making, or on their way out. */
+unsigned vm_unowned(void);

@@ -161,7 +161,7 @@ def two_nodes_share_a_host(s):
 
 def ready_sandboxes_are_handed_out_once(s):
     s.stop_node()
-    s.keys.update(ready_pool=3, ready_ttl_ms="3s")
+    s.keys.update(ready_pool=3, ready_ttl_ms="12s")
     s.write_config()
     s.start_node()
     s.ok("start", "i0ready0000000000000z", 1)  # the first demand
@@ -174,7 +174,7 @@ def ready_sandboxes_are_handed_out_once(s):
         seen.add(s.sh(i, 1, "hostname; cat /etc/machine-id; head -c 8 /dev/urandom | od -An -tx1"))
         s.ok("kill", i, 1)
     assert len(seen) == 4, seen
-    wait_for("idle ones to go", lambda: s.metric("cube_node_pool_ready") == 0, 30)
+    wait_for("idle ones to go", lambda: s.metric("cube_node_pool_ready") == 0, 60)
     s.ok("kill", "i0ready0000000000000z", 1)
 
 
