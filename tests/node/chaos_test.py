@@ -121,4 +121,4 @@ def nothing_is_left(s):
 
 
 if __name__ == "__main__":
-    sys.exit(run([killed_at_any_moment, nothing_is_left], lambda: Stack("chaos").up()))
+    sys.exit(run([killed_at_any_moment, nothing_is_left], lambda: Stack("chaos")))

@@ -7,7 +7,7 @@ import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from stack import NODE_UID, Stack, run, wait_for  # noqa: E402
+from stack import BUILD, Stack, run, wait_for  # noqa: E402
 
 
 class SmallDisk(Stack):
@@ -24,9 +24,9 @@ class SmallDisk(Stack):
             if p and p.poll() is None:
                 p.terminate()
                 p.wait(20)
-        super_down = super().down
+        subprocess.run([BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml", "--sweep"], capture_output=True)
         subprocess.run(["umount", "-l", self.store])
-        super_down()
+        super().down()
 
 
 def a_full_disk_pauses_nothing(s):
@@ -183,4 +183,4 @@ TESTS = [a_full_disk_pauses_nothing, a_full_disk_imports_nothing, a_read_only_st
 
 if __name__ == "__main__":
     chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
-    sys.exit(run(chosen, lambda: SmallDisk("limit", max_sandboxes=20).up()))
+    sys.exit(run(chosen, lambda: SmallDisk("limit", max_sandboxes=20)))

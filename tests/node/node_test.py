@@ -301,4 +301,4 @@ TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations
 
 if __name__ == "__main__":
     chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
-    sys.exit(run(chosen, lambda: Stack("node", deadline_grace_ms="1s", master_grace_ms="1s").up()))
+    sys.exit(run(chosen, lambda: Stack("node", deadline_grace_ms="1s", master_grace_ms="1s")))

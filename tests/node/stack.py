@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -32,6 +33,17 @@ def kernel():
     told = subprocess.run([ROOT / "guest/kernel/build.sh", "--path"], capture_output=True, text=True)
     path = pathlib.Path((told.stdout.strip().splitlines() or ["/nonexistent"])[-1])
     return path if path.is_file() else newest("kernel/*/vmlinux")
+
+
+def base_image():
+    """The base image; guest/base/build.sh finds it in the cache, or builds it."""
+    if os.environ.get("CUBE_BASE"):
+        return pathlib.Path(os.environ["CUBE_BASE"])
+    told = subprocess.run([ROOT / "guest/base/build.sh"], capture_output=True, text=True, timeout=900)
+    path = pathlib.Path((told.stdout.strip().splitlines() or ["/nonexistent"])[-1])
+    if not path.is_file():
+        raise Missing("no base image: " + (told.stderr.strip().splitlines() or ["?"])[-1])
+    return path
 
 
 def free_port():
@@ -125,7 +137,7 @@ class Stack:
 
     def import_template(self, **limits):
         args = [BUILD / "node/daemon/cube-node", "template", "import", "--config", self.dir / "cube.yaml", "--name", "base",
-                "--root", newest("base/*/root.ext4"), "--kernel", kernel(), "--tools", BUILD / "guest/tools.erofs"]
+                "--root", base_image(), "--kernel", kernel(), "--tools", BUILD / "guest/tools.erofs"]
         for k, v in limits.items():
             args += [f"--{k}", str(v)]
         done = subprocess.run(args, capture_output=True, text=True, timeout=120)
@@ -228,14 +240,19 @@ class Stack:
 
 
 def run(tests, stack_factory):
-    """Runs the tests on one stack, in order; prints the lines that tests/run.sh counts."""
+    """Starts the stack and runs the tests on it, in order; prints the lines that tests/run.sh counts."""
     try:
         stack = stack_factory()
     except Missing as e:
-        print(f"SKIP {tests[0].__module__}: {e}")
+        print(f"SKIP {pathlib.Path(sys.argv[0]).name}: {e}")
         return 0
     failed = 0
     try:
+        try:
+            stack.up()
+        except Missing as e:
+            print(f"SKIP {pathlib.Path(sys.argv[0]).name}: {e}")
+            return 0
         for test in tests:
             t0 = time.monotonic()
             try:
