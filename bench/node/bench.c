@@ -1,5 +1,5 @@
-/* `node-create`, `create-burst`, `density` and `node-pause`: what a master sees of one cube-node, through its gRPC service
- * (contracts/internal.md §12). bench/node/run.sh starts the node and calls this. */
+/* `node-create`, `create-burst`, `density` and `node-pause`: what a master sees of one cube-node, through its
+ * gRPC service (contracts/internal.md §12). bench/node/run.sh starts the node and calls this. */
 #include "bench/node/client.h"
 #include "bench/report.h"
 
@@ -52,7 +52,8 @@ static void kill_one(struct node_client *c, const char *id)
 }
 
 /* One after the other; `gap_ms` lets the pool refill, as it does between the creates of a quiet node. */
-static void create_series(struct node_client *c, int n, int64_t gap_ms, struct series *total, struct series *vmm, struct series *init)
+static void create_series(struct node_client *c, int n, int64_t gap_ms, struct series *total,
+                          struct series *vmm, struct series *init)
 {
     for (int i = 0; i < n; i++) {
         char id[SANDBOX_ID_LEN + 1];
@@ -72,7 +73,9 @@ static void create_series(struct node_client *c, int n, int64_t gap_ms, struct s
 
 static void node_create(void)
 {
-    struct series s[] = {{.metric = "create", .unit = "ms"}, {.metric = "vmm", .unit = "ms"}, {.metric = "init", .unit = "ms"},
+    struct series s[] = {{.metric = "create", .unit = "ms"},
+                         {.metric = "vmm", .unit = "ms"},
+                         {.metric = "init", .unit = "ms"},
                          {.metric = "create-ready", .unit = "ms"}};
     struct series warm = {.metric = "warm", .unit = "ms"};
     create_series(&b.client, 5, 100, &warm, NULL, NULL);
@@ -110,7 +113,9 @@ static void burst_one(void *arg)
 
 static void create_burst(void)
 {
-    struct series s[] = {{.metric = "create", .unit = "ms"}, {.metric = "last", .unit = "ms"}, {.metric = "errors", .unit = "count"}};
+    struct series s[] = {{.metric = "create", .unit = "ms"},
+                         {.metric = "last", .unit = "ms"},
+                         {.metric = "errors", .unit = "count"}};
     int rounds = b.n / BURST > 0 ? b.n / BURST : 1;
     for (int round = 0; round < rounds; round++) {
         static struct one one[BURST];
@@ -144,7 +149,8 @@ static double busy_ticks(void)
 {
     unsigned long long v[8] = {0};
     FILE *f = fopen("/proc/stat", "re");
-    if (!f || fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]) != 8)
+    if (!f || fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4],
+                     &v[5], &v[6], &v[7]) != 8)
         exit(1);
     fclose(f);
     return (double)(v[0] + v[1] + v[2] + v[5] + v[6] + v[7]);
@@ -173,10 +179,12 @@ static double idle_cores(int seconds)
 
 static void density(void)
 {
-    struct series s[] = {{.metric = "sandboxes", .unit = "count"}, {.metric = "idle-cores", .unit = "cores"},
-                         {.metric = "machine-before", .unit = "cores"}, {.metric = "mem-available-drop", .unit = "MiB"},
+    struct series s[] = {{.metric = "sandboxes", .unit = "count"},
+                         {.metric = "idle-cores", .unit = "cores"},
+                         {.metric = "machine-before", .unit = "cores"},
+                         {.metric = "mem-available-drop", .unit = "MiB"},
                          {.metric = "create", .unit = "ms"}};
-    char (*id)[SANDBOX_ID_LEN + 1] = calloc((size_t)b.n, sizeof *id);
+    char(*id)[SANDBOX_ID_LEN + 1] = calloc((size_t)b.n, sizeof *id);
     series_add(&s[2], idle_cores(10));
     double mem = available_mib();
     int made = 0;
@@ -220,14 +228,17 @@ static double plain_write(size_t bytes)
 
 static void node_pause_bench(void)
 {
-    struct series s[] = {{.metric = "frozen-and-written", .unit = "ms"}, {.metric = "durable", .unit = "ms"}, {.metric = "resume", .unit = "ms"},
+    struct series s[] = {{.metric = "frozen-and-written", .unit = "ms"},
+                         {.metric = "durable", .unit = "ms"},
+                         {.metric = "resume", .unit = "ms"},
                          {.metric = "durable-vs-dd", .unit = "x"}};
     for (int i = 0; i < b.n; i++) {
         char id[SANDBOX_ID_LEN + 1], out[256], snapshot[64];
         struct err e = {0};
         id_sandbox(id, '0');
         create(&b.client, id, NULL);
-        char *dirty[] = {(char *)"/bin/sh", (char *)"-c", (char *)"head -c 10485760 /dev/urandom > /dev/shm/dirty", NULL};
+        char *dirty[] = {(char *)"/bin/sh", (char *)"-c",
+                         (char *)"head -c 10485760 /dev/urandom > /dev/shm/dirty", NULL};
         if (guest_exec(b.run_dir, id, 1, dirty, "root", out, sizeof out, &e) != 0)
             die(out, &e);
         int64_t frozen, durable;
@@ -273,24 +284,41 @@ static void run(void *arg)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"address", required_argument, NULL, 'a'}, {"ready-address", required_argument, NULL, 'r'},
-                                            {"keys", required_argument, NULL, 'k'}, {"run", required_argument, NULL, 'd'},
-                                            {"template", required_argument, NULL, 't'}, {"n", required_argument, NULL, 'n'},
-                                            {"json", no_argument, NULL, 'j'}, {0}};
+    static const struct option options[] = {
+        {"address", required_argument, NULL, 'a'},  {"ready-address", required_argument, NULL, 'r'},
+        {"keys", required_argument, NULL, 'k'},     {"run", required_argument, NULL, 'd'},
+        {"template", required_argument, NULL, 't'}, {"n", required_argument, NULL, 'n'},
+        {"json", no_argument, NULL, 'j'},           {0}};
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (o) {
-        case 'a': b.address = optarg; break;
-        case 'r': b.ready_address = optarg; break;
-        case 'k': b.key_dir = optarg; break;
-        case 'd': b.run_dir = optarg; break;
-        case 't': b.template_id = optarg; break;
-        case 'n': b.n = atoi(optarg); break;
-        case 'j': b.json = true; break;
-        default: return 2;
+        case 'a':
+            b.address = optarg;
+            break;
+        case 'r':
+            b.ready_address = optarg;
+            break;
+        case 'k':
+            b.key_dir = optarg;
+            break;
+        case 'd':
+            b.run_dir = optarg;
+            break;
+        case 't':
+            b.template_id = optarg;
+            break;
+        case 'n':
+            b.n = atoi(optarg);
+            break;
+        case 'j':
+            b.json = true;
+            break;
+        default:
+            return 2;
         }
     }
     if (optind != argc - 1 || !b.template_id || b.n < 1) {
-        fprintf(stderr, "usage: cube-bench-node node-create|create-burst|density|node-pause --template ID --keys DIR --run DIR [--address A]\n"
+        fprintf(stderr, "usage: cube-bench-node node-create|create-burst|density|node-pause --template ID "
+                        "--keys DIR --run DIR [--address A]\n"
                         "       [--ready-address A] [--n 200] [--json]\n");
         return 2;
     }

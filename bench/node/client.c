@@ -1,4 +1,5 @@
-/* Owns the client side of cube.node.v1 for tools. Invariant: each call waits in its own fiber, so a burst is as many fibers. */
+/* Owns the client side of cube.node.v1 for tools. Invariant: each call waits in its own fiber, so a burst is
+ * as many fibers. */
 #include "bench/node/client.h"
 
 #include "lib/base/cleanup.h"
@@ -13,7 +14,8 @@
 
 #define CALL_MS 120000
 
-int node_client_open(struct node_client *c, struct loop *l, const char *address, const char *key_dir, struct err *e)
+int node_client_open(struct node_client *c, struct loop *l, const char *address, const char *key_dir,
+                     struct err *e)
 {
     struct rpc_auth auth = {.role = RPC_ROLE_MASTER, .key_dir = key_dir};
     c->loop = l;
@@ -60,7 +62,8 @@ ProtobufCMessage *node_call(struct node_client *c, const char *method, const Pro
     return w.reply;
 }
 
-int node_start(struct node_client *c, const struct node_start *s, Cube__Node__V1__Receipt *receipt, struct err *e)
+int node_start(struct node_client *c, const struct node_start *s, Cube__Node__V1__Receipt *receipt,
+               struct err *e)
 {
     uint8_t ticket[32];
     random_bytes(ticket, sizeof ticket);
@@ -81,7 +84,8 @@ int node_start(struct node_client *c, const struct node_start *s, Cube__Node__V1
     if (s->snapshot_id)
         req.snapshot_id = (char *)s->snapshot_id;
     req.reboot = s->reboot;
-    ProtobufCMessage *m = node_call(c, s->restore ? "Restore" : "Start", &req.base, &cube__node__v1__start_reply__descriptor, e);
+    ProtobufCMessage *m = node_call(c, s->restore ? "Restore" : "Start", &req.base,
+                                    &cube__node__v1__start_reply__descriptor, e);
     if (!m)
         return -1;
     const Cube__Node__V1__StartReply *r = (Cube__Node__V1__StartReply *)m;
@@ -106,8 +110,8 @@ int node_kill(struct node_client *c, const char *id, uint64_t gen, bool *existed
     return 0;
 }
 
-int node_pause(struct node_client *c, const char *id, uint64_t gen, bool filesystem_only, int64_t *frozen_us, int64_t *durable_us,
-               char snapshot_id[64], struct err *e)
+int node_pause(struct node_client *c, const char *id, uint64_t gen, bool filesystem_only, int64_t *frozen_us,
+               int64_t *durable_us, char snapshot_id[64], struct err *e)
 {
     Cube__Node__V1__PauseRequest req = CUBE__NODE__V1__PAUSE_REQUEST__INIT;
     req.sandbox_id = (char *)id;
@@ -124,7 +128,8 @@ int node_pause(struct node_client *c, const char *id, uint64_t gen, bool filesys
     return 0;
 }
 
-int node_snapshot(struct node_client *c, const char *id, uint64_t gen, const char *snapshot_id, int64_t *frozen_us, struct err *e)
+int node_snapshot(struct node_client *c, const char *id, uint64_t gen, const char *snapshot_id,
+                  int64_t *frozen_us, struct err *e)
 {
     Cube__Node__V1__SnapshotRequest req = CUBE__NODE__V1__SNAPSHOT_REQUEST__INIT;
     req.sandbox_id = (char *)id;
@@ -154,11 +159,13 @@ static bool read_all(int fd, void *p, size_t n)
 static int ctl_connect(const char *run_dir, const char *id, uint64_t gen, struct err *e)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    if ((size_t)snprintf(a.sun_path, sizeof a.sun_path, "%s/sb/%s/%llu/ctl.sock", run_dir, id, (unsigned long long)gen) >= sizeof a.sun_path)
+    if ((size_t)snprintf(a.sun_path, sizeof a.sun_path, "%s/sb/%s/%llu/ctl.sock", run_dir, id,
+                         (unsigned long long)gen) >= sizeof a.sun_path)
         return err_set(e, ERR_INVALID, "the path of ctl.sock is too long");
     _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct timeval limit = {.tv_sec = 60};
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) < 0 ||
+        connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
         return err_sys(e, ERR_UNAVAILABLE, "connecting to %s", a.sun_path);
     return fd_steal(&fd);
 }
@@ -179,13 +186,16 @@ static int send_exec(int fd, char *const *argv, const char *user, struct err *e)
     _cleanup_free_ uint8_t *data = malloc(n + 4);
     if (!data)
         abort();
-    data[0] = (uint8_t)(n >> 24), data[1] = (uint8_t)(n >> 16), data[2] = (uint8_t)(n >> 8), data[3] = (uint8_t)n;
+    data[0] = (uint8_t)(n >> 24), data[1] = (uint8_t)(n >> 16), data[2] = (uint8_t)(n >> 8),
+    data[3] = (uint8_t)n;
     cube__init__v1__request__pack(&req, data + 4);
-    return write(fd, data, n + 4) == (ssize_t)(n + 4) ? 0 : err_sys(e, ERR_UNAVAILABLE, "sending a command to the guest");
+    return write(fd, data, n + 4) == (ssize_t)(n + 4)
+               ? 0
+               : err_sys(e, ERR_UNAVAILABLE, "sending a command to the guest");
 }
 
-int guest_exec(const char *run_dir, const char *id, uint64_t gen, char *const *argv, const char *user, char *out, size_t max,
-               struct err *e)
+int guest_exec(const char *run_dir, const char *id, uint64_t gen, char *const *argv, const char *user,
+               char *out, size_t max, struct err *e)
 {
     _cleanup_close_ int fd = ctl_connect(run_dir, id, gen, e);
     if (fd < 0 || send_exec(fd, argv, user, e) < 0)

@@ -1,4 +1,5 @@
-/* Owns the asking. Invariant: a relay that is away or says nonsense changes nothing; figures of another generation are ignored. */
+/* Owns the asking. Invariant: a relay that is away or says nonsense changes nothing; figures of another
+ * generation are ignored. */
 #include "node/daemon/activity.h"
 
 #include "lib/base/buf.h"
@@ -90,7 +91,8 @@ static void asker(void *arg)
             sandbox_each(n, forget, NULL);
             char *save = NULL;
             buf_cstr(&text);
-            for (char *line = text.data ? strtok_r(text.data, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
+            for (char *line = text.data ? strtok_r(text.data, "\n", &save) : NULL; line;
+                 line = strtok_r(NULL, "\n", &save))
                 apply(n, line);
         }
         buf_free(&text);

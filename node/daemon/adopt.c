@@ -1,6 +1,6 @@
-/* Owns the start of the daemon after any end of it. Invariant: a running sandbox is taken over only when its process is the same
- * (pid and start time), says so itself, and its files are there; one that was in between two states goes back to the last
- * one that was whole. */
+/* Owns the start of the daemon after any end of it. Invariant: a running sandbox is taken over only when its
+ * process is the same (pid and start time), says so itself, and its files are there; one that was in between
+ * two states goes back to the last one that was whole. */
 #include "node/daemon/adopt.h"
 
 #include "lib/base/cleanup.h"
@@ -56,9 +56,11 @@ static void greet_guest(void *arg)
     struct fiber_lock *held _cleanup_unlock_ = &sb->op;
     if (sb->vm != vm || !vm)
         return;
-    sb->healthy = guest_open(vm, GUEST_MS, &e) == 0 && guest_thaw(vm, GUEST_MS, &e) == 0 && guest_subscribe(vm, &e) == 0;
+    sb->healthy = guest_open(vm, GUEST_MS, &e) == 0 && guest_thaw(vm, GUEST_MS, &e) == 0 &&
+                  guest_subscribe(vm, &e) == 0;
     if (!sb->healthy)
-        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .err = &e}, "the guest does not answer");
+        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .err = &e},
+                 "the guest does not answer");
 }
 
 static bool take_over(struct sandbox *sb, const Cube__Node__V1__Record *r, struct err *e)
@@ -68,7 +70,8 @@ static bool take_over(struct sandbox *sb, const Cube__Node__V1__Record *r, struc
         err_set(e, ERR_NOT_FOUND, "the host was restarted");
         return false;
     }
-    struct vm *vm = vm_adopt(n, r->vm_name, r->vm_pid, r->vm_start_time, r->vm_socket, r->tap, sb->id, sb->gen, r->vmm_gen, e);
+    struct vm *vm = vm_adopt(n, r->vm_name, r->vm_pid, r->vm_start_time, r->vm_socket, r->tap, sb->id,
+                             sb->gen, r->vmm_gen, e);
     if (!vm)
         return false;
     sb->vm = vm;
@@ -91,12 +94,13 @@ static void settle(struct node *n, const Cube__Node__V1__Record *r)
     switch (sb->state) {
     case SB_STATE(RUNNING):
     case SB_STATE(PAUSING):
-        if (sb->state == SB_STATE(PAUSING) && *sb->snapshot_id && store_presence(&n->store, artifact) == PRESENT) {
+        if (sb->state == SB_STATE(PAUSING) && *sb->snapshot_id &&
+            store_presence(&n->store, artifact) == PRESENT) {
             sandbox_set_state(sb, SB_STATE(PAUSED), "", NULL); /* published; only the last word was missing */
         } else if (take_over(sb, r, &e)) {
             sandbox_set_state(sb, SB_STATE(RUNNING), "", NULL);
-            log_line(LOG_INFO, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "adopted %s, pid %u", sb->vm->name,
-                     sb->vm->pid);
+            log_line(LOG_INFO, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "adopted %s, pid %u",
+                     sb->vm->name, sb->vm->pid);
         } else {
             vm_unpublish(n, sb->id);
             sandbox_set_state(sb, SB_STATE(LOST), e.msg, NULL);
@@ -104,7 +108,8 @@ static void settle(struct node *n, const Cube__Node__V1__Record *r)
         break;
     case SB_STATE(RESUMING):
         vm_unpublish(n, sb->id);
-        sandbox_set_state(sb, *sb->snapshot_id ? SB_STATE(PAUSED) : SB_STATE(FAILED), "the node was restarted meanwhile", NULL);
+        sandbox_set_state(sb, *sb->snapshot_id ? SB_STATE(PAUSED) : SB_STATE(FAILED),
+                          "the node was restarted meanwhile", NULL);
         break;
     case SB_STATE(CREATING):
         vm_unpublish(n, sb->id);
@@ -159,7 +164,8 @@ static void sweep_taps(struct node *n)
     close(fd);
     size_t prefix = strlen(n->tap_prefix);
     for (size_t i = 0; i < taps.count; i++)
-        if (strncmp(taps.name[i], n->tap_prefix, prefix) == 0 && taps.name[i][prefix] == '-' && !vm_find_tap(taps.name[i])) {
+        if (strncmp(taps.name[i], n->tap_prefix, prefix) == 0 && taps.name[i][prefix] == '-' &&
+            !vm_find_tap(taps.name[i])) {
             log_warn("removing TAP %s, which no sandbox owns", taps.name[i]);
             jailer_drop_tap(n->jailer, taps.name[i], NULL);
         }
@@ -219,7 +225,8 @@ void adopt_all(struct node *n)
     for (size_t i = 0; i < ids.count; i++) {
         struct err why = {0};
         Cube__Node__V1__Record *r = NULL;
-        if (!id_sandbox_valid(ids.name[i], strlen(ids.name[i])) || record_load(n, ids.name[i], &r, &why) < 0) {
+        if (!id_sandbox_valid(ids.name[i], strlen(ids.name[i])) ||
+            record_load(n, ids.name[i], &r, &why) < 0) {
             /* Kept for an operator to look at, but out of the way; its VM, if any, is an orphan now. */
             log_fail(&why, "the record of %s cannot be used", ids.name[i]);
             continue;

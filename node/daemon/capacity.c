@@ -1,5 +1,6 @@
-/* Owns the view of the host's resources. Invariant: a start is admitted only when the memory that clones of this node have been
- * seen to need is available besides the reserve, however much the masters think is free. */
+/* Owns the view of the host's resources. Invariant: a start is admitted only when the memory that clones of
+ * this node have been seen to need is available besides the reserve, however much the masters think is free.
+ */
 #include "node/daemon/capacity.h"
 
 #include "lib/base/cleanup.h"
@@ -60,16 +61,18 @@ int capacity_admit(struct node *n, uint32_t memory_mib, struct err *e)
 {
     (void)memory_mib; /* a guest's size is a limit, not a need: clones share what they do not write */
     if (!n->ready || n->stopping)
-        return err_set(e, ERR_UNAVAILABLE, "node %s is %s", n->cfg.id, n->stopping ? "stopping" : "still starting");
+        return err_set(e, ERR_UNAVAILABLE, "node %s is %s", n->cfg.id,
+                       n->stopping ? "stopping" : "still starting");
     struct tally t = {0};
     sandbox_each(n, count, &t);
     if (t.live >= (uint64_t)n->cfg.max_sandboxes)
-        return err_set(e, ERR_CAPACITY, "node %s already holds %u sandboxes, its limit (node.max_sandboxes)", n->cfg.id, t.live);
+        return err_set(e, ERR_CAPACITY, "node %s already holds %u sandboxes, its limit (node.max_sandboxes)",
+                       n->cfg.id, t.live);
     struct memory m = memory_read();
     uint64_t need = (uint64_t)n->cfg.memory_reserve_mib + (t.starting + 1) * START_MIB;
     if (m.available_mib < need)
-        return err_set(e, ERR_CAPACITY, "memory of node %s: %llu MiB available, %llu needed with the reserve", n->cfg.id,
-                       (unsigned long long)m.available_mib, (unsigned long long)need);
+        return err_set(e, ERR_CAPACITY, "memory of node %s: %llu MiB available, %llu needed with the reserve",
+                       n->cfg.id, (unsigned long long)m.available_mib, (unsigned long long)need);
     uint64_t free_bytes, total;
     if (store_space(&n->store, &free_bytes, &total, e) < 0)
         return -1;
@@ -89,7 +92,9 @@ void capacity_fill(struct node *n, Cube__Master__V1__Capacity *out)
     cube__master__v1__capacity__init(out);
     out->cpu_milli = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) * 1000;
     uint64_t reserve = (uint64_t)n->cfg.memory_reserve_mib;
-    out->memory_mib = n->cfg.memory_mib > 0 ? (uint64_t)n->cfg.memory_mib : m.total_mib > reserve ? m.total_mib - reserve : 0;
+    out->memory_mib = n->cfg.memory_mib > 0   ? (uint64_t)n->cfg.memory_mib
+                      : m.total_mib > reserve ? m.total_mib - reserve
+                                              : 0;
     out->disk_mib = total >> 20;
     out->max_sandboxes = (uint32_t)n->cfg.max_sandboxes;
     out->memory_used_mib = t.used_mib;

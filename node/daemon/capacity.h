@@ -1,4 +1,5 @@
-/* What this node can hold: the figures for the masters, and the node's own last word on a start (DESIGN.md §3.3). */
+/* What this node can hold: the figures for the masters, and the node's own last word on a start (DESIGN.md
+ * §3.3). */
 #pragma once
 
 #include "node/daemon/node.h"

@@ -1,5 +1,6 @@
-/* Owns the node's ticking. Invariant: the node acts alone only when a deadline is overdue by deadline_grace_ms and no master gave a
- * sign for master_grace_ms; then it applies the sandbox's own timeout action, once. */
+/* Owns the node's ticking. Invariant: the node acts alone only when a deadline is overdue by
+ * deadline_grace_ms and no master gave a sign for master_grace_ms; then it applies the sandbox's own timeout
+ * action, once. */
 #include "node/daemon/deadline.h"
 
 #include "lib/base/clock.h"
@@ -16,8 +17,8 @@ static void act(void *arg)
     struct sandbox *sb = arg;
     struct err e = {0};
     bool existed;
-    log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "deadline passed and no master: %s",
-             sb->spec->auto_pause ? "pausing" : "killing");
+    log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen},
+             "deadline passed and no master: %s", sb->spec->auto_pause ? "pausing" : "killing");
     int rc;
     if (sb->spec->auto_pause) {
         Cube__Node__V1__PauseRequest req = CUBE__NODE__V1__PAUSE_REQUEST__INIT;
@@ -40,7 +41,8 @@ static void visit(struct sandbox *sb, void *data)
     struct node *n = data;
     int64_t now = clock_boot_ms();
     if (sandbox_is_over(sb)) {
-        if (clock_realtime_ms() - sb->ended_ms > n->cfg.tombstone_ms && fiber_lock_idle(&sb->op) && !sb->acting) {
+        if (clock_realtime_ms() - sb->ended_ms > n->cfg.tombstone_ms && fiber_lock_idle(&sb->op) &&
+            !sb->acting) {
             record_remove(n, sb->id);
             sandbox_free(sb);
         }
@@ -48,7 +50,8 @@ static void visit(struct sandbox *sb, void *data)
     }
     if (sb->state != SB_STATE(RUNNING) || !sb->deadline_boot_ms || sb->acting || master_link_up(n->link))
         return;
-    if (now - sb->deadline_boot_ms >= n->cfg.deadline_grace_ms && now - n->last_master_ms >= n->cfg.master_grace_ms) {
+    if (now - sb->deadline_boot_ms >= n->cfg.deadline_grace_ms &&
+        now - n->last_master_ms >= n->cfg.master_grace_ms) {
         sb->acting = true;
         fiber_spawn(act, sb);
     }

@@ -1,6 +1,6 @@
-/* Owns the ways out of `running`: a kill that was asked for, and a VM that ended by itself. Invariant: whichever comes first, the
- * guest runs no more and cannot be reached before the sandbox counts as over; what is left of its VM stays listed, so that it goes in any
- * case; and a second kill finds nothing to do. */
+/* Owns the ways out of `running`: a kill that was asked for, and a VM that ended by itself. Invariant:
+ * whichever comes first, the guest runs no more and cannot be reached before the sandbox counts as over; what
+ * is left of its VM stays listed, so that it goes in any case; and a second kill finds nothing to do. */
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "node/daemon/eventlog.h"
@@ -55,7 +55,8 @@ static void take_down(struct sandbox *sb)
     eventlog_drop(sb->log);
 }
 
-/* A command for a sandbox that never was here leaves a tombstone, so that a late Start of the same generation is refused. */
+/* A command for a sandbox that never was here leaves a tombstone, so that a late Start of the same generation
+ * is refused. */
 static int bury_unknown(struct node *n, const char *id, uint64_t gen, struct err *e)
 {
     Cube__V1__SandboxSpec spec = CUBE__V1__SANDBOX_SPEC__INIT;
@@ -65,7 +66,8 @@ static int bury_unknown(struct node *n, const char *id, uint64_t gen, struct err
     return sandbox_set_state(sb, SB_STATE(KILLED), "killed before it started", e);
 }
 
-int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reason, bool *existed, struct err *e)
+int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reason, bool *existed,
+                 struct err *e)
 {
     *existed = false;
     struct sandbox *sb = sandbox_find(n, id);
@@ -111,7 +113,8 @@ static void vm_ended(void *arg)
     bool wanted = strstr(reason, "guest shutdown") == reason || strstr(reason, "guest reset") == reason;
     vm_console_tail(sb->vm, tail, sizeof tail);
     if (!wanted)
-        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "%s; console: %s", reason, tail);
+        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "%s; console: %s", reason,
+                 tail);
     stats_lost();
     take_down(sb);
     sandbox_set_state(sb, wanted ? SB_STATE(KILLED) : SB_STATE(FAILED), reason, NULL);

@@ -1,5 +1,6 @@
-/* Owns a sandbox's log files: `events` and, once that is full, `events.old`. Invariant: together they never exceed twice FILE_MAX,
- * and a guest cannot add more than RATE entries per second: a hostile one only loses its own history. */
+/* Owns a sandbox's log files: `events` and, once that is full, `events.old`. Invariant: together they never
+ * exceed twice FILE_MAX, and a guest cannot add more than RATE entries per second: a hostile one only loses
+ * its own history. */
 #include "node/daemon/eventlog.h"
 
 #include "lib/base/buf.h"
@@ -62,7 +63,8 @@ static void append(struct eventlog *l, const struct buf *line)
 {
     char path[64], old[64];
     path_of(l, "events", path);
-    _cleanup_close_ int fd = openat(l->node->sandboxes_fd, path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    _cleanup_close_ int fd =
+        openat(l->node->sandboxes_fd, path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     struct stat st;
     if (fd < 0 || fstat(fd, &st) < 0 || write(fd, line->data, line->len) < 0)
         return; /* a full disk costs log lines, nothing else */
@@ -110,7 +112,8 @@ void eventlog_add_guest(struct sandbox *sb, const Cube__Init__V1__Event *ev)
     if (now / 1000 != l->second) {
         if (l->dropped) {
             char text[80];
-            snprintf(text, sizeof text, "%llu events were dropped: more than %d in a second", (unsigned long long)l->dropped, RATE);
+            snprintf(text, sizeof text, "%llu events were dropped: more than %d in a second",
+                     (unsigned long long)l->dropped, RATE);
             eventlog_add(l, now, "warn", text);
         }
         l->second = now / 1000;
@@ -122,7 +125,8 @@ void eventlog_add_guest(struct sandbox *sb, const Cube__Init__V1__Event *ev)
         return;
     }
     sb->last_activity_ms = now;
-    int64_t ts = ev->ts_ms > now || ev->ts_ms < sb->started_ms ? now : ev->ts_ms; /* the guest's clock is its own */
+    int64_t ts =
+        ev->ts_ms > now || ev->ts_ms < sb->started_ms ? now : ev->ts_ms; /* the guest's clock is its own */
     const char *message = *ev->message ? ev->message : ev->kind;
     entry(l, ts, *ev->level ? ev->level : "info", message, ev->n_fields, ev->fields);
 }
@@ -156,7 +160,8 @@ static bool wanted(const json_t *o, const Cube__Master__V1__ReadLogRequest *req)
     return !*req->search || strstr(message, req->search);
 }
 
-static void collect(struct eventlog *l, const char *file, const Cube__Master__V1__ReadLogRequest *req, struct lines *out)
+static void collect(struct eventlog *l, const char *file, const Cube__Master__V1__ReadLogRequest *req,
+                    struct lines *out)
 {
     char path[64];
     path_of(l, file, path);
@@ -196,7 +201,8 @@ static Cube__Master__V1__LogEntry *to_entry(const json_t *o)
     const char *key;
     json_t *value;
     en->fields = calloc(json_object_size(fields) + 1, sizeof *en->fields);
-    json_object_foreach(fields, key, value) {
+    json_object_foreach(fields, key, value)
+    {
         Cube__V1__Pair *p = calloc(1, sizeof *p);
         if (!p || !en->fields)
             abort();
@@ -208,7 +214,8 @@ static Cube__Master__V1__LogEntry *to_entry(const json_t *o)
     return en;
 }
 
-int eventlog_read(struct eventlog *l, const Cube__Master__V1__ReadLogRequest *req, Cube__Master__V1__ReadLogReply *out, struct err *e)
+int eventlog_read(struct eventlog *l, const Cube__Master__V1__ReadLogRequest *req,
+                  Cube__Master__V1__ReadLogReply *out, struct err *e)
 {
     (void)e;
     cube__master__v1__read_log_reply__init(out);

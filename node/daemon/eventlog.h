@@ -1,4 +1,5 @@
-/* What happened in a sandbox, for the logs API: events of its guest and of the node, in a bounded file of JSON lines next to its record. */
+/* What happened in a sandbox, for the logs API: events of its guest and of the node, in a bounded file of
+ * JSON lines next to its record. */
 #pragma once
 
 #include "node/daemon/node.h"
@@ -17,5 +18,6 @@ void eventlog_add(struct eventlog *l, int64_t ts_ms, const char *level, const ch
 void eventlog_add_guest(struct sandbox *sb, const Cube__Init__V1__Event *ev);
 
 /** Entries from `cursor_ms` on (backward: up to it), at most `limit`; released with eventlog_reply_free. */
-int eventlog_read(struct eventlog *l, const Cube__Master__V1__ReadLogRequest *req, Cube__Master__V1__ReadLogReply *out, struct err *e);
+int eventlog_read(struct eventlog *l, const Cube__Master__V1__ReadLogRequest *req,
+                  Cube__Master__V1__ReadLogReply *out, struct err *e);
 void eventlog_reply_free(Cube__Master__V1__ReadLogReply *reply);

@@ -1,5 +1,5 @@
-/* Owns the conversation with cube-init in a guest. Invariant: a sandbox counts as identified only when the guest confirmed
- * each single fact of SetIdentity. */
+/* Owns the conversation with cube-init in a guest. Invariant: a sandbox counts as identified only when the
+ * guest confirmed each single fact of SetIdentity. */
 #include "node/daemon/guest.h"
 
 #include "lib/base/clock.h"
@@ -13,7 +13,7 @@
 #include <time.h>
 
 #define INIT_VERSION 1
-#define HELLO_MS 3000      /* one attempt; a booting guest may have lost the first packet */
+#define HELLO_MS 3000 /* one attempt; a booting guest may have lost the first packet */
 #define IDENTIFY_MS 10000
 #define HEALTH_STEP_MS 20
 
@@ -25,8 +25,8 @@ static void on_event(const ProtobufCMessage *m, void *data)
         eventlog_add_guest(vm->owner, r->event);
 }
 
-static int call(struct vm *vm, Cube__Init__V1__Request *req, int64_t timeout_ms, int expect, struct peer_reply *out,
-                struct err *e)
+static int call(struct vm *vm, Cube__Init__V1__Request *req, int64_t timeout_ms, int expect,
+                struct peer_reply *out, struct err *e)
 {
     if (vm->ended)
         return err_set(e, ERR_UNAVAILABLE, "%s has ended: %s", vm->name, vm->end_reason);
@@ -52,7 +52,10 @@ static int greet(struct vm *vm, int64_t timeout_ms, struct err *e)
     snprintf(name, sizeof name, "the guest of %s", vm->name);
     peer_free(vm->guest);
     vm->guest = peer_new(vm->node->loop, fd,
-                         &(struct peer_config){.name = name, .framing = PEER_STREAM, .event = on_event, .data = vm,
+                         &(struct peer_config){.name = name,
+                                               .framing = PEER_STREAM,
+                                               .event = on_event,
+                                               .data = vm,
                                                .reply = &cube__init__v1__reply__descriptor});
     Cube__Init__V1__Hello hello = CUBE__INIT__V1__HELLO__INIT;
     hello.version = INIT_VERSION;
@@ -75,7 +78,8 @@ int guest_open(struct vm *vm, int64_t timeout_ms, struct err *e)
         if (vm->ended)
             return err_set(e, ERR_UNAVAILABLE, "%s has ended: %s", vm->name, vm->end_reason);
         if (left <= 0)
-            return err_wrap(e, "the guest of %s did not answer within %lld ms", vm->name, (long long)timeout_ms);
+            return err_wrap(e, "the guest of %s did not answer within %lld ms", vm->name,
+                            (long long)timeout_ms);
         if (greet(vm, left < HELLO_MS ? left : HELLO_MS, e) == 0)
             return 0;
         fiber_sleep(pause);
@@ -84,16 +88,18 @@ int guest_open(struct vm *vm, int64_t timeout_ms, struct err *e)
 
 static int confirm(const Cube__Init__V1__IdentitySet *s, const char *id, struct err *e)
 {
-    const char *missing = !s->clock_set ? "clock"
+    const char *missing = !s->clock_set         ? "clock"
                           : !s->random_reseeded ? "random pool"
-                          : !s->identity_set ? "identity"
-                          : !s->network_set ? "network"
-                          : !s->tokens_set ? "tokens"
-                          : !s->thawed ? "thaw" : NULL;
+                          : !s->identity_set    ? "identity"
+                          : !s->network_set     ? "network"
+                          : !s->tokens_set      ? "tokens"
+                          : !s->thawed          ? "thaw"
+                                                : NULL;
     return missing ? err_set(e, ERR_CREATE_FAILED, "the guest of %s did not confirm its %s", id, missing) : 0;
 }
 
-int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V1__Receipt *receipt, struct err *e)
+int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V1__Receipt *receipt,
+                   struct err *e)
 {
     uint8_t random[64], machine[16];
     random_bytes(random, sizeof random);
@@ -166,7 +172,8 @@ int guest_wait_healthy(struct vm *vm, int64_t timeout_ms, struct err *e)
     for (;;) {
         int64_t left = (end - clock_mono_us()) / 1000;
         if (left <= 0)
-            return err_set(e, ERR_DEADLINE, "envd of %s was not healthy within %lld ms", vm->name, (long long)timeout_ms);
+            return err_set(e, ERR_DEADLINE, "envd of %s was not healthy within %lld ms", vm->name,
+                           (long long)timeout_ms);
         Cube__Init__V1__HealthReply h;
         if (guest_health(vm, left, &h, e) < 0)
             return -1;

@@ -1,5 +1,6 @@
-/* cube-node's side of the infrastructure plane of a guest: ctl.sock → vsock port 1 → cube-init (proto/init.proto). The guest is hostile:
- * answers are bounded by peer.c and believed only as far as they concern the guest itself. */
+/* cube-node's side of the infrastructure plane of a guest: ctl.sock → vsock port 1 → cube-init
+ * (proto/init.proto). The guest is hostile: answers are bounded by peer.c and believed only as far as they
+ * concern the guest itself. */
 #pragma once
 
 #include "node/daemon/vm.h"
@@ -17,16 +18,19 @@ struct guest_identity {
     bool replace_envs;
 };
 
-/** Sets clock, random pool, identity, network and tokens and lets user processes run; every fact that is confirmed is put into the
- *  receipt, and one that is not is an error: user code must not run then (DESIGN.md §3.7). */
-int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V1__Receipt *receipt, struct err *e);
+/** Sets clock, random pool, identity, network and tokens and lets user processes run; every fact that is
+ * confirmed is put into the receipt, and one that is not is an error: user code must not run then (DESIGN.md
+ * §3.7). */
+int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V1__Receipt *receipt,
+                   struct err *e);
 
 /** Waits until envd answers. */
 int guest_wait_healthy(struct vm *vm, int64_t timeout_ms, struct err *e);
 
 /** Asks once; also what guest liveness is judged by. */
 int guest_health(struct vm *vm, int64_t timeout_ms, Cube__Init__V1__HealthReply *out, struct err *e);
-int guest_freeze(struct vm *vm, int64_t timeout_ms, struct err *e); /* user processes stopped, file systems synced */
+int guest_freeze(struct vm *vm, int64_t timeout_ms,
+                 struct err *e); /* user processes stopped, file systems synced */
 int guest_thaw(struct vm *vm, int64_t timeout_ms, struct err *e);
 int guest_metrics(struct vm *vm, int64_t timeout_ms, Cube__Init__V1__MetricsReply *out, struct err *e);
 

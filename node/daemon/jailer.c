@@ -1,5 +1,5 @@
-/* Owns the connection to cube-jailer. Invariant: at most one connection; a request while there is none fails at once with
- * ERR_UNAVAILABLE instead of waiting, except in jailer_wait. */
+/* Owns the connection to cube-jailer. Invariant: at most one connection; a request while there is none fails
+ * at once with ERR_UNAVAILABLE instead of waiting, except in jailer_wait. */
 #include "node/daemon/jailer.h"
 
 #include "lib/base/cleanup.h"
@@ -42,7 +42,10 @@ static int dial(struct jailer *j, struct err *e)
     if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
         return err_sys(e, ERR_UNAVAILABLE, "connecting to the jailer at %s", path);
     j->peer = peer_new(j->node->loop, fd_steal(&fd),
-                       &(struct peer_config){.name = "jailer", .framing = PEER_PACKET, .data = j, .event = on_event,
+                       &(struct peer_config){.name = "jailer",
+                                             .framing = PEER_PACKET,
+                                             .data = j,
+                                             .event = on_event,
                                              .reply = &cube__jailer__v1__reply__descriptor});
     Cube__Jailer__V1__Hello hello = CUBE__JAILER__V1__HELLO__INIT;
     hello.version = JAILER_VERSION;
@@ -127,8 +130,8 @@ static int call(struct jailer *j, Cube__Jailer__V1__Request *req, struct peer_re
     return peer_call(j->peer, &req->base, NULL, 0, ANSWER_MS, out, e);
 }
 
-int jailer_spawn(struct jailer *j, const char *name, const Cube__Jailer__V1__Limits *limits, uint32_t memory_mib, uint32_t vcpus,
-                 struct spawned *out, struct err *e)
+int jailer_spawn(struct jailer *j, const char *name, const Cube__Jailer__V1__Limits *limits,
+                 uint32_t memory_mib, uint32_t vcpus, struct spawned *out, struct err *e)
 {
     Cube__Jailer__V1__Spawn op = CUBE__JAILER__V1__SPAWN__INIT;
     op.name = (char *)name;
@@ -142,12 +145,14 @@ int jailer_spawn(struct jailer *j, const char *name, const Cube__Jailer__V1__Lim
     if (call(j, &req, &reply, e) < 0)
         return -1;
     const Cube__Jailer__V1__Reply *r = (const Cube__Jailer__V1__Reply *)reply.message;
-    if (r->result_case != CUBE__JAILER__V1__REPLY__RESULT_SPAWN || strlen(r->spawn->socket) >= sizeof out->socket)
+    if (r->result_case != CUBE__JAILER__V1__REPLY__RESULT_SPAWN ||
+        strlen(r->spawn->socket) >= sizeof out->socket)
         return err_set(e, ERR_INTERNAL, "the jailer answered something else to Spawn %s", name);
     *out = (struct spawned){.pid = r->spawn->pid, .start_time = r->spawn->start_time, .control_fd = -1};
     snprintf(out->socket, sizeof out->socket, "%s", r->spawn->socket);
     if (reply.fd_count >= 2)
-        out->control_fd = fd_steal(&reply.fds[1]); /* the first one is the pidfd; the jailer reaps, so it is not needed here */
+        out->control_fd = fd_steal(
+            &reply.fds[1]); /* the first one is the pidfd; the jailer reaps, so it is not needed here */
     return 0;
 }
 
@@ -219,7 +224,8 @@ int jailer_make_tap(struct jailer *j, const char *name, int *fd, struct err *e)
     return 0;
 }
 
-int jailer_set_limits(struct jailer *j, const char *name, const Cube__Jailer__V1__Limits *limits, struct err *e)
+int jailer_set_limits(struct jailer *j, const char *name, const Cube__Jailer__V1__Limits *limits,
+                      struct err *e)
 {
     Cube__Jailer__V1__SetLimits op = CUBE__JAILER__V1__SET_LIMITS__INIT;
     op.name = (char *)name;
@@ -230,7 +236,8 @@ int jailer_set_limits(struct jailer *j, const char *name, const Cube__Jailer__V1
     return call(j, &req, NULL, e);
 }
 
-int jailer_list(struct jailer *j, struct peer_reply *out, const Cube__Jailer__V1__Listed **list, struct err *e)
+int jailer_list(struct jailer *j, struct peer_reply *out, const Cube__Jailer__V1__Listed **list,
+                struct err *e)
 {
     Cube__Jailer__V1__List op = CUBE__JAILER__V1__LIST__INIT;
     Cube__Jailer__V1__Request req = CUBE__JAILER__V1__REQUEST__INIT;

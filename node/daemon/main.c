@@ -28,7 +28,7 @@
 #include <sys/resource.h>
 
 #define STOP_TRIES 250 /* of 20 ms */
-#define WORKERS 3 /* threads for file work */
+#define WORKERS 3      /* threads for file work */
 
 static bool is_ready(char why[128], void *data)
 {
@@ -111,8 +111,11 @@ static int serve(struct node *n, const char *user, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'}, {"user", required_argument, NULL, 'u'},
-                                            {"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'v'}, {0}};
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"user", required_argument, NULL, 'u'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"version", no_argument, NULL, 'v'},
+                                            {0}};
     if (argc > 1 && argv[1][0] != '-')
         return commands_run(argc - 1, argv + 1);
     const char *config = NULL, *user = NULL;

@@ -1,5 +1,5 @@
-/* Owns the connection to a master. Invariant: reports go out only on a stream whose first message was a full report, so a master
- * never has to guess what it missed. */
+/* Owns the connection to a master. Invariant: reports go out only on a stream whose first message was a full
+ * report, so a master never has to guess what it missed. */
 #include "node/daemon/master_link.h"
 
 #include "lib/base/clock.h"
@@ -64,8 +64,8 @@ static int announce(struct master_link *l, struct rpc_client *client, struct cal
     req.version = (char *)CUBE_VERSION;
     req.envd_version = (char *)catalog_envd_version(n->templates);
     req.templates = catalog_ids(n->templates, &req.n_templates);
-    rpc_unary(client, "/cube.master.v1.NodeLink/Register", &req.base, &cube__master__v1__register_reply__descriptor, REGISTER_MS, "",
-              on_registered, c);
+    rpc_unary(client, "/cube.master.v1.NodeLink/Register", &req.base,
+              &cube__master__v1__register_reply__descriptor, REGISTER_MS, "", on_registered, c);
     fiber_event_wait(&c->done, -1);
     return c->failed ? -1 : 0;
 }
@@ -122,8 +122,8 @@ static void stream(struct master_link *l, struct rpc_client *client)
         snprintf(l->last_error, sizeof l->last_error, "%s", reg.error.msg);
         return;
     }
-    struct rpc_out *o = rpc_upload(client, "/cube.master.v1.NodeLink/Report", &cube__master__v1__empty__descriptor, on_opened,
-                                   on_end, &open);
+    struct rpc_out *o = rpc_upload(client, "/cube.master.v1.NodeLink/Report",
+                                   &cube__master__v1__empty__descriptor, on_opened, on_end, &open);
     fiber_event_wait(&open.done, REGISTER_MS);
     if (!open.done.set) {
         rpc_out_cancel(o);
@@ -140,7 +140,8 @@ static void stream(struct master_link *l, struct rpc_client *client)
     int64_t full_at = clock_boot_ms() + FULL_MS;
     while (!open.failed && !n->stopping) {
         wait_for_news(l, &open, every);
-        if (open.failed || strcmp(class, n->class.kvm_kind) != 0) /* a class that became known is registered anew */
+        if (open.failed ||
+            strcmp(class, n->class.kvm_kind) != 0) /* a class that became known is registered anew */
             break;
         l->poked = false;
         n->last_master_ms = clock_boot_ms();
@@ -171,7 +172,9 @@ static void keep_linked(void *arg)
         int64_t began = clock_mono_us();
         stream(l, client);
         rpc_client_free(client);
-        pause = clock_mono_us() - began > 5000000 ? BACKOFF_MS : pause * 2 < BACKOFF_MAX_MS ? pause * 2 : BACKOFF_MAX_MS;
+        pause = clock_mono_us() - began > 5000000 ? BACKOFF_MS
+                : pause * 2 < BACKOFF_MAX_MS      ? pause * 2
+                                                  : BACKOFF_MAX_MS;
         fiber_sleep(pause);
     }
 }

@@ -1,5 +1,5 @@
-/* The node's one stream of reports to a master (cube.master.v1.NodeLink): any of those configured, another one when it breaks. A full
- * report at each connect, then changes at once, and capacity from time to time. */
+/* The node's one stream of reports to a master (cube.master.v1.NodeLink): any of those configured, another
+ * one when it breaks. A full report at each connect, then changes at once, and capacity from time to time. */
 #pragma once
 
 #include "lib/net/rpc.h"

@@ -1,5 +1,6 @@
-/* Owns the directories of the node and the identity that the daemon runs under. Invariant: after `node_become` the process has
- * no capability but those of the network (internal.md §6), and every file of the node belongs to it. */
+/* Owns the directories of the node and the identity that the daemon runs under. Invariant: after
+ * `node_become` the process has no capability but those of the network (internal.md §6), and every file of
+ * the node belongs to it. */
 #include "node/daemon/node.h"
 
 #include "lib/base/cleanup.h"
@@ -50,7 +51,8 @@ static int give(int dir, const char *name, uid_t uid, gid_t gid, struct err *e)
     if (!d)
         return err_sys(e, ERR_INTERNAL, "reading %s", name);
     for (struct dirent *ent; (ent = readdir(d));)
-        if (strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0 && give(fd, ent->d_name, uid, gid, e) < 0)
+        if (strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0 &&
+            give(fd, ent->d_name, uid, gid, e) < 0)
             return -1;
     return 0;
 }
@@ -60,7 +62,10 @@ static int give_all(const struct node_config *cfg, uid_t uid, gid_t gid, struct 
     const struct {
         const char *base, *name;
         mode_t mode;
-    } dirs[] = {{cfg->store_dir, "", 0711}, {cfg->state_dir, "sandboxes", 0700}, {cfg->run_dir, "warm", 0711}, {cfg->run_dir, "sb", 0711}};
+    } dirs[] = {{cfg->store_dir, "", 0711},
+                {cfg->state_dir, "sandboxes", 0700},
+                {cfg->run_dir, "warm", 0711},
+                {cfg->run_dir, "sb", 0711}};
     for (unsigned i = 0; i < sizeof dirs / sizeof *dirs; i++) {
         _cleanup_close_ int fd = -1;
         if (make_dir(dirs[i].base, dirs[i].name, dirs[i].mode, &fd, e) < 0)
@@ -83,7 +88,8 @@ static int keep_network_caps(struct err *e)
         data[caps[i] / 32].permitted |= 1u << (caps[i] % 32);
         data[caps[i] / 32].effective |= 1u << (caps[i] % 32);
     }
-    return syscall(SYS_capset, &head, data) < 0 ? err_sys(e, ERR_INTERNAL, "keeping the network capabilities") : 0;
+    return syscall(SYS_capset, &head, data) < 0 ? err_sys(e, ERR_INTERNAL, "keeping the network capabilities")
+                                                : 0;
 }
 
 int node_become(const struct node_config *cfg, const char *user, struct err *e)
@@ -105,7 +111,8 @@ int node_become(const struct node_config *cfg, const char *user, struct err *e)
         return geteuid() == uid ? 0 : err_set(e, ERR_INVALID, "only root can become uid %u", uid);
     if (give_all(cfg, uid, gid, e) < 0)
         return -1;
-    if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups((size_t)count, groups) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
+    if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups((size_t)count, groups) < 0 ||
+        setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
         return err_sys(e, ERR_INTERNAL, "becoming uid %u", uid);
     if (keep_network_caps(e) < 0)
         return -1;
@@ -125,8 +132,10 @@ static int read_boot_id(struct node *n, struct err *e)
 int node_open(struct node *n, struct err *e)
 {
     const struct node_config *c = &n->cfg;
-    if (store_open(c->store_dir, &n->store, e) < 0 || make_dir(c->state_dir, "sandboxes", 0700, &n->sandboxes_fd, e) < 0 ||
-        make_dir(c->store_dir, "vm", 0700, &n->vms_fd, e) < 0 || make_dir(c->run_dir, "warm", 0711, &n->warm_fd, e) < 0 ||
+    if (store_open(c->store_dir, &n->store, e) < 0 ||
+        make_dir(c->state_dir, "sandboxes", 0700, &n->sandboxes_fd, e) < 0 ||
+        make_dir(c->store_dir, "vm", 0700, &n->vms_fd, e) < 0 ||
+        make_dir(c->run_dir, "warm", 0711, &n->warm_fd, e) < 0 ||
         make_dir(c->run_dir, "sb", 0711, &n->sb_fd, e) < 0 || read_boot_id(n, e) < 0)
         return -1;
     /* TAP names must not collide with those of another node on this host. */

@@ -9,7 +9,8 @@
 #include <stdint.h>
 
 struct node_config {
-    char *id, *listen, *admin_listen, *master, *relay_address, *store_dir, *state_dir, *run_dir, *key_dir, *log_level;
+    char *id, *listen, *admin_listen, *master, *relay_address, *store_dir, *state_dir, *run_dir, *key_dir,
+        *log_level;
     char *jailer_socket, *labels, *advertise;
     char *uplink, *service_net, *opened_ranges;
     int64_t max_sessions, max_new_sessions, net_up_bytes, net_down_bytes;
@@ -25,10 +26,10 @@ struct node {
     struct node_config cfg;
     struct loop *loop;
     struct store store;
-    int sandboxes_fd, vms_fd;           /* <state>/sandboxes, <store>/vm */
-    int warm_fd, sb_fd;                 /* <run>/warm, <run>/sb */
+    int sandboxes_fd, vms_fd; /* <state>/sandboxes, <store>/vm */
+    int warm_fd, sb_fd;       /* <run>/warm, <run>/sb */
     char boot_id[37];
-    struct node_class class;            /* kvm_kind is "" until the first VMM said it */
+    struct node_class class; /* kvm_kind is "" until the first VMM said it */
     struct jailer *jailer;
     struct pool *pool;
     struct ready_pool *ready_pool;
@@ -36,8 +37,8 @@ struct node {
     struct templates *templates;
     struct master_link *link;
     char tap_prefix[8];
-    int64_t last_master_ms;             /* CLOCK_BOOTTIME of the last sign of a master */
-    bool ready;                         /* adoption is done; commands are served */
+    int64_t last_master_ms; /* CLOCK_BOOTTIME of the last sign of a master */
+    bool ready;             /* adoption is done; commands are served */
     bool stopping;
 };
 
@@ -48,5 +49,6 @@ void node_config_usage(void); /* prints the whole --help */
 /** Opens and makes the directories of the node; when `uid` is not negative they are given to it first. */
 int node_open(struct node *n, struct err *e);
 
-/** Gives the node's directories to a user and becomes it, keeping only the network capabilities and the relay's group. */
+/** Gives the node's directories to a user and becomes it, keeping only the network capabilities and the
+ * relay's group. */
 int node_become(const struct node_config *cfg, const char *user /* "UID:GID" */, struct err *e);

@@ -1,5 +1,5 @@
-/* Owns pauses and snapshots. Invariant: the sandbox counts as paused only when the snapshot is durable in the store, and until then it can
- * go on; when anything fails on the way (a full disk), it does go on. */
+/* Owns pauses and snapshots. Invariant: the sandbox counts as paused only when the snapshot is durable in the
+ * store, and until then it can go on; when anything fails on the way (a full disk), it does go on. */
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
@@ -50,9 +50,14 @@ static void describe(struct saving *s, const char *snapshot_id)
 {
     struct manifest *o = &s->manifest;
     const struct manifest *b = &s->base;
-    *o = (struct manifest){.kind = MANIFEST_SNAPSHOT, .created_ms = clock_realtime_ms(), .vcpus = b->vcpus,
-                           .memory_mib = b->memory_mib, .disk_mib = b->disk_mib, .guest_protocol = GUEST_PROTOCOL,
-                           .has_memory = s->memory, .class = s->sb->node->class};
+    *o = (struct manifest){.kind = MANIFEST_SNAPSHOT,
+                           .created_ms = clock_realtime_ms(),
+                           .vcpus = b->vcpus,
+                           .memory_mib = b->memory_mib,
+                           .disk_mib = b->disk_mib,
+                           .guest_protocol = GUEST_PROTOCOL,
+                           .has_memory = s->memory,
+                           .class = s->sb->node->class};
     snprintf(o->id, sizeof o->id, "%s", snapshot_id);
     snprintf(o->parent, sizeof o->parent, "%s", s->sb->spec->template_id);
     snprintf(o->sandbox, sizeof o->sandbox, "%s", s->sb->id);
@@ -75,8 +80,9 @@ static int base_deltas(const struct manifest *base)
     return n;
 }
 
-/* Memory and state into the draft: everything when there is no base, else a delta on top of its chain; when that would become too
- * long, the whole chain is merged into one delta (before it is published, after the guest's memory was written). */
+/* Memory and state into the draft: everything when there is no base, else a delta on top of its chain; when
+ * that would become too long, the whole chain is merged into one delta (before it is published, after the
+ * guest's memory was written). */
 static int save_memory(struct saving *s, struct err *e)
 {
     int deltas = base_deltas(&s->base);
@@ -113,7 +119,8 @@ static int save_layer(struct saving *s, struct err *e)
         return -1;
     if (!s->clone_layer)
         return linkat(s->vm->file_dir, "layer", s->draft.fd, "layer", 0) < 0
-                   ? err_sys(e, ERR_INTERNAL, "keeping the disk of %s", s->sb->id) : 0;
+                   ? err_sys(e, ERR_INTERNAL, "keeping the disk of %s", s->sb->id)
+                   : 0;
     _cleanup_close_ int from = vm_layer_open(s->vm, e);
     _cleanup_close_ int to = from < 0 ? -1 : draft_create(&s->draft, "layer", e);
     if (to < 0)
@@ -126,8 +133,9 @@ static int save_layer(struct saving *s, struct err *e)
     return err_wrap(e, "copying the disk of %s", s->sb->id);
 }
 
-/* The record says "pausing, into this snapshot" durably before the snapshot appears, and whoever reads that later looks whether it did: so the
- * pause is durable the moment the snapshot is. It is flushed while the guest's memory is written. */
+/* The record says "pausing, into this snapshot" durably before the snapshot appears, and whoever reads that
+ * later looks whether it did: so the pause is durable the moment the snapshot is. It is flushed while the
+ * guest's memory is written. */
 static int flush_record(void *arg)
 {
     struct flush *f = arg;
@@ -148,7 +156,8 @@ static int merge_chain(struct saving *s, struct err *e)
     for (int i = 0; i <= IMAGE_DELTAS && rc == 0; i++) {
         char path[32];
         snprintf(path, sizeof path, "base/delta-%d", i);
-        fds[i] = i < IMAGE_DELTAS ? openat(s->vm->file_dir, path, O_RDONLY | O_CLOEXEC) : openat(s->draft.fd, NEWEST, O_RDONLY | O_CLOEXEC);
+        fds[i] = i < IMAGE_DELTAS ? openat(s->vm->file_dir, path, O_RDONLY | O_CLOEXEC)
+                                  : openat(s->draft.fd, NEWEST, O_RDONLY | O_CLOEXEC);
         rc = fds[i] < 0 ? err_sys(e, ERR_INTERNAL, "opening the memory deltas of %s", s->sb->id) : 0;
         opened += rc == 0;
     }
@@ -195,7 +204,8 @@ static void go_on(struct saving *s)
 {
     struct err e = {0};
     if (vm_set_frozen(s->vm, false, &e) < 0 || guest_thaw(s->vm, FREEZE_MS, &e) < 0)
-        log_line(LOG_WARN, &(struct log_about){.sandbox = s->sb->id, .gen = s->sb->gen, .err = &e}, "waking the guest again");
+        log_line(LOG_WARN, &(struct log_about){.sandbox = s->sb->id, .gen = s->sb->gen, .err = &e},
+                 "waking the guest again");
 }
 
 static void snapshot_name(const char *wanted, char out[64])
@@ -288,8 +298,8 @@ int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube_
     return rc;
 }
 
-int sandbox_snapshot(struct node *n, const Cube__Node__V1__SnapshotRequest *req, char snapshot_id[64], int64_t *frozen_us,
-                     struct err *e)
+int sandbox_snapshot(struct node *n, const Cube__Node__V1__SnapshotRequest *req, char snapshot_id[64],
+                     int64_t *frozen_us, struct err *e)
 {
     struct sandbox *sb = sandbox_find(n, req->sandbox_id);
     if (check(sb, req->sandbox_id, req->gen, req->snapshot_id, e) < 0)
@@ -310,7 +320,8 @@ int sandbox_snapshot(struct node *n, const Cube__Node__V1__SnapshotRequest *req,
         return -1;
     struct err why = {0};
     if (guest_freeze(s.vm, FREEZE_MS, &why) < 0)
-        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .err = &why}, "snapshot of a guest that does not answer");
+        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .err = &why},
+                 "snapshot of a guest that does not answer");
     int rc = write_all(&s, e);
     if (!s.vm->ended)
         go_on(&s);

@@ -1,6 +1,7 @@
-/* Owns the framing and the matching of replies to requests. Invariant: each pending call belongs to a waiting fiber and is
- * answered exactly once: by its reply, its timeout, or the end of the conversation. Whatever the other end sends is bounded
- * (1 MiB, 16 descriptors) and a message that does not parse ends the conversation: the guest end is hostile. */
+/* Owns the framing and the matching of replies to requests. Invariant: each pending call belongs to a waiting
+ * fiber and is answered exactly once: by its reply, its timeout, or the end of the conversation. Whatever the
+ * other end sends is bounded (1 MiB, 16 descriptors) and a message that does not parse ends the conversation:
+ * the guest end is hostile. */
 #include "node/daemon/peer.h"
 
 #include "lib/base/buf.h"
@@ -14,7 +15,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* The common beginning of all three request and reply types; the field order in the .proto files makes it so. */
+/* The common beginning of all three request and reply types; the field order in the .proto files makes it so.
+ */
 struct request_head {
     ProtobufCMessage base;
     uint64_t id;
@@ -26,8 +28,9 @@ struct reply_head {
 };
 #define SAME_HEAD(type)                                                                                      \
     _Static_assert(offsetof(type##__Reply, id) == offsetof(struct reply_head, id) &&                         \
-                   offsetof(type##__Reply, error) == offsetof(struct reply_head, error) &&                   \
-                   offsetof(type##__Request, id) == offsetof(struct request_head, id), "layout of " #type)
+                       offsetof(type##__Reply, error) == offsetof(struct reply_head, error) &&               \
+                       offsetof(type##__Request, id) == offsetof(struct request_head, id),                   \
+                   "layout of " #type)
 SAME_HEAD(Cube__Vmm__V1);
 SAME_HEAD(Cube__Jailer__V1);
 SAME_HEAD(Cube__Init__V1);
@@ -49,7 +52,7 @@ struct peer {
     unsigned users; /* fibers inside peer_call, and the reader while it calls back */
     bool closed, freed;
     struct fiber_lock sending; /* stream framing: messages must not interleave */
-    struct buf in; /* stream framing: bytes of an unfinished message */
+    struct buf in;             /* stream framing: bytes of an unfinished message */
     struct loop *loop;
 };
 
@@ -136,7 +139,8 @@ static bool read_packet(struct peer *p, bool *more)
     static uint8_t data[PEER_MAX_MESSAGE];
     char control[CMSG_SPACE(sizeof(int) * PEER_MAX_FDS)];
     struct iovec iov = {data, sizeof data};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr m = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     ssize_t n = recvmsg(p->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
         *more = false;
@@ -145,7 +149,8 @@ static bool read_packet(struct peer *p, bool *more)
     struct peer_reply r = {0};
     for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&m) : NULL; c; c = CMSG_NXTHDR(&m, c))
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-            for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) && r.fd_count < PEER_MAX_FDS; i++)
+            for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) && r.fd_count < PEER_MAX_FDS;
+                 i++)
                 memcpy(&r.fds[r.fd_count++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
     if (n <= 0 || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
         peer_reply_free(&r);
@@ -213,7 +218,8 @@ struct peer *peer_new(struct loop *l, int fd, const struct peer_config *cfg)
     return p;
 }
 
-static int send_packet(struct peer *p, const void *data, size_t n, const int *fds, int fd_count, struct err *e)
+static int send_packet(struct peer *p, const void *data, size_t n, const int *fds, int fd_count,
+                       struct err *e)
 {
     char control[CMSG_SPACE(sizeof(int) * PEER_MAX_FDS)] = {0};
     struct iovec iov = {(void *)data, n};
@@ -261,7 +267,8 @@ static int send_stream(struct peer *p, const uint8_t *data, size_t n, struct err
     return p->closed ? err_set(e, ERR_UNAVAILABLE, "%s has gone away", p->name) : 0;
 }
 
-static int send_request(struct peer *p, ProtobufCMessage *request, const int *fds, int fd_count, struct err *e)
+static int send_request(struct peer *p, ProtobufCMessage *request, const int *fds, int fd_count,
+                        struct err *e)
 {
     size_t n = protobuf_c_message_get_packed_size(request);
     if (n > PEER_MAX_MESSAGE)
@@ -269,7 +276,8 @@ static int send_request(struct peer *p, ProtobufCMessage *request, const int *fd
     _cleanup_free_ uint8_t *data = malloc(n + 4);
     if (!data)
         abort();
-    data[0] = (uint8_t)(n >> 24), data[1] = (uint8_t)(n >> 16), data[2] = (uint8_t)(n >> 8), data[3] = (uint8_t)n;
+    data[0] = (uint8_t)(n >> 24), data[1] = (uint8_t)(n >> 16), data[2] = (uint8_t)(n >> 8),
+    data[3] = (uint8_t)n;
     protobuf_c_message_pack(request, data + 4);
     if (p->cfg.framing == PEER_PACKET)
         return send_packet(p, data + 4, n, fds, fd_count, e);
@@ -302,7 +310,8 @@ int peer_call(struct peer *p, ProtobufCMessage *request, const int *fds, int fd_
         rc = err_set(e, ERR_UNAVAILABLE, "%s has gone away", p->name);
     struct reply_head *h = (struct reply_head *)c.reply.message;
     if (rc == 0 && h->error_code && *h->error_code)
-        rc = err_set(e, err_code_parse(h->error_code), "%s: %s", p->name, h->error ? h->error : h->error_code);
+        rc =
+            err_set(e, err_code_parse(h->error_code), "%s: %s", p->name, h->error ? h->error : h->error_code);
     if (rc == 0 && out)
         *out = c.reply;
     else

@@ -1,5 +1,5 @@
-/* Owns the VM processes that wait for a guest. Invariant: a VM is in at most one slot, and only while it has not ended; refilling is one
- * fiber, so it never takes more than one core's share from creates. */
+/* Owns the VM processes that wait for a guest. Invariant: a VM is in at most one slot, and only while it has
+ * not ended; refilling is one fiber, so it never takes more than one core's share from creates. */
 #include "node/daemon/pool.h"
 
 #include "lib/base/log.h"

@@ -1,4 +1,5 @@
-/* Ready VM processes: jailed, with TAP and sockets, waiting to be handed a guest. Their number is `node.vmm_pool`. */
+/* Ready VM processes: jailed, with TAP and sockets, waiting to be handed a guest. Their number is
+ * `node.vmm_pool`. */
 #pragma once
 
 #include "node/daemon/node.h"

@@ -1,5 +1,5 @@
-/* Owns the restored VMs without an identity. Invariant: nothing of a user ever ran in one, and each is given away at most once; one whose
- * template changed or that waited too long is ended, never handed out. */
+/* Owns the restored VMs without an identity. Invariant: nothing of a user ever ran in one, and each is given
+ * away at most once; one whose template changed or that waited too long is ended, never handed out. */
 #include "node/daemon/ready.h"
 
 #include "lib/base/cleanup.h"
@@ -176,7 +176,8 @@ static int add_one(struct ready_pool *p, const char *template_id, struct err *e)
     struct entry *en = calloc(1, sizeof *en);
     if (!en)
         abort();
-    int rc = o.image.has_memory ? 0 : err_set(e, ERR_UNAVAILABLE, "template %s has no snapshot yet", template_id);
+    int rc =
+        o.image.has_memory ? 0 : err_set(e, ERR_UNAVAILABLE, "template %s has no snapshot yet", template_id);
     en->vm = rc < 0 ? NULL : vm_acquire(p->node, e);
     if (!en->vm || prepare(en->vm, &o.image, e) < 0 || p->count == ENTRIES_MAX || p->node->stopping) {
         vm_destroy(en->vm);
@@ -210,7 +211,8 @@ static void keep_ready(void *arg)
     struct node *n = p->node;
     while (!n->stopping) {
         bool added = false;
-        bool may = n->ready && jailer_connected(n->jailer) && !capacity_pressure(n) && clock_boot_ms() - p->failed_ms > RETRY_MS;
+        bool may = n->ready && jailer_connected(n->jailer) && !capacity_pressure(n) &&
+                   clock_boot_ms() - p->failed_ms > RETRY_MS;
         for (unsigned i = 0; may && i < DEMANDS_MAX && !n->stopping; i++) {
             char id[48];
             snprintf(id, sizeof id, "%s", p->demand[i].template_id);

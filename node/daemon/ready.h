@@ -1,5 +1,6 @@
-/* Ready sandboxes: restored from a template, greeted, their user processes frozen, waiting for an identity. Optional (`node.ready_pool`, the
- * most per template); the number kept follows the demand, and a template that nobody asked for within `node.ready_ttl_ms` keeps none. */
+/* Ready sandboxes: restored from a template, greeted, their user processes frozen, waiting for an identity.
+ * Optional (`node.ready_pool`, the most per template); the number kept follows the demand, and a template
+ * that nobody asked for within `node.ready_ttl_ms` keeps none. */
 #pragma once
 
 #include "node/daemon/vm.h"

@@ -1,5 +1,6 @@
-/* Owns the format of records. Invariant: a record is replaced in one step and carries a checksum, so that a reader gets a whole one or a
- * clear error; no secret but the sandbox's own environment variables is in it (mode 0600). */
+/* Owns the format of records. Invariant: a record is replaced in one step and carries a checksum, so that a
+ * reader gets a whole one or a clear error; no secret but the sandbox's own environment variables is in it
+ * (mode 0600). */
 #include "node/daemon/record.h"
 
 #include "lib/base/cleanup.h"
@@ -20,7 +21,9 @@ static int record_dir(const struct node *n, const char *id, bool make, struct er
     if (make && mkdirat(n->sandboxes_fd, id, 0700) < 0 && errno != EEXIST)
         return err_sys(e, ERR_INTERNAL, "making the directory of %s", id);
     int fd = openat(n->sandboxes_fd, id, O_DIRECTORY | O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    return fd < 0 ? err_sys(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_INTERNAL, "opening the directory of %s", id) : fd;
+    return fd < 0
+               ? err_sys(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_INTERNAL, "opening the directory of %s", id)
+               : fd;
 }
 
 int record_save(const struct sandbox *sb, bool durable, struct err *e)
@@ -84,7 +87,8 @@ int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, st
     sha256(data + SUM_BYTES, len - SUM_BYTES, sum);
     if (memcmp(sum, data, SUM_BYTES) != 0)
         return err_set(e, ERR_INTERNAL, "the record of %s is damaged", id);
-    Cube__Node__V1__Record *r = cube__node__v1__record__unpack(NULL, len - SUM_BYTES, (uint8_t *)data + SUM_BYTES);
+    Cube__Node__V1__Record *r =
+        cube__node__v1__record__unpack(NULL, len - SUM_BYTES, (uint8_t *)data + SUM_BYTES);
     if (!r || r->format != RECORD_FORMAT || !r->spec || strcmp(r->spec->sandbox_id, id) != 0) {
         if (r)
             cube__node__v1__record__free_unpacked(r, NULL);

@@ -1,6 +1,6 @@
-/* Owns the translation of sandboxes into what masters read. Invariant: a transient state is reported as the stable one that the node
- * would fall back to, because only masters own transitions; a sandbox that
- * ended by itself is in every report until a master has confirmed it by a Kill. */
+/* Owns the translation of sandboxes into what masters read. Invariant: a transient state is reported as the
+ * stable one that the node would fall back to, because only masters own transitions; a sandbox that ended by
+ * itself is in every report until a master has confirmed it by a Kill. */
 #include "node/daemon/report.h"
 
 #include "lib/base/clock.h"
@@ -32,7 +32,9 @@ static void add(struct sandbox *sb, void *data)
     cube__master__v1__node_sandbox__init(m);
     m->spec = sb->spec;
     m->gen = sb->gen;
-    m->state = sb->state == SB_STATE(PAUSING) ? SB_STATE(RUNNING) : sb->state == SB_STATE(RESUMING) ? SB_STATE(PAUSED) : sb->state;
+    m->state = sb->state == SB_STATE(PAUSING)    ? SB_STATE(RUNNING)
+               : sb->state == SB_STATE(RESUMING) ? SB_STATE(PAUSED)
+                                                 : sb->state;
     m->end_ms = sandbox_is_live(sb) ? wall_deadline(sb) : sb->ended_ms;
     m->reason = sb->reason;
     m->started_ms = sb->started_ms;

@@ -1,5 +1,6 @@
-/* Owns the metric points of sandboxes, in memory: a ring of the newest. Invariant: a sample wakes a guest, so idle ones are
- * asked rarely: every metrics_ms in a sandbox's first minute or while it works, six times as rarely when it is idle. */
+/* Owns the metric points of sandboxes, in memory: a ring of the newest. Invariant: a sample wakes a guest, so
+ * idle ones are asked rarely: every metrics_ms in a sandbox's first minute or while it works, six times as
+ * rarely when it is idle. */
 #include "node/daemon/samples.h"
 
 #include "lib/base/clock.h"
@@ -34,8 +35,8 @@ void samples_free(struct samples *s)
     free(s);
 }
 
-static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m, const Cube__Init__V1__HealthReply *h,
-                 const Cube__Vmm__V1__Stats *v, int64_t now_us)
+static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m,
+                 const Cube__Init__V1__HealthReply *h, const Cube__Vmm__V1__Stats *v, int64_t now_us)
 {
     struct samples *s = sb->samples;
     Cube__Master__V1__MetricPoint *p = &s->point[s->next];
@@ -125,7 +126,8 @@ static void sampler(void *arg)
         fiber_sleep(500);
         struct due d = {.now = clock_realtime_ms(), .every = n->cfg.metrics_ms};
         sandbox_each(n, collect_due, &d);
-        for (size_t i = 0; i < d.count; i++) { /* one after the other: sampling never competes with itself for the host */
+        for (size_t i = 0; i < d.count;
+             i++) { /* one after the other: sampling never competes with itself for the host */
             struct sandbox *sb = sandbox_find(n, d.id[i]);
             struct err e = {0};
             if (sb && samples_take(sb, &e) < 0)
@@ -144,7 +146,8 @@ void samples_start(struct node *n)
     fiber_spawn(sampler, n);
 }
 
-void samples_fill(struct sandbox *sb, int64_t start_ms, int64_t end_ms, bool latest, Cube__Master__V1__MetricsReply *out)
+void samples_fill(struct sandbox *sb, int64_t start_ms, int64_t end_ms, bool latest,
+                  Cube__Master__V1__MetricsReply *out)
 {
     struct samples *s = sb->samples;
     for (size_t i = latest && s->count ? s->count - 1 : 0; i < s->count; i++) {

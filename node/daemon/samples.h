@@ -20,4 +20,5 @@ int samples_take(struct sandbox *sb, struct err *e);
 int64_t samples_age_ms(const struct sandbox *sb);
 
 /** Points between `start_ms` and `end_ms` (0: no bound), appended to `out`; `latest` only the newest. */
-void samples_fill(struct sandbox *sb, int64_t start_ms, int64_t end_ms, bool latest, Cube__Master__V1__MetricsReply *out);
+void samples_fill(struct sandbox *sb, int64_t start_ms, int64_t end_ms, bool latest,
+                  Cube__Master__V1__MetricsReply *out);

@@ -1,5 +1,5 @@
-/* Owns the table of sandboxes and the one function that changes a state. Invariant: the record on disk is written before
- * anybody is told of a new state. */
+/* Owns the table of sandboxes and the one function that changes a state. Invariant: the record on disk is
+ * written before anybody is told of a new state. */
 #include "node/daemon/sandbox.h"
 
 #include "lib/base/clock.h"
@@ -148,7 +148,8 @@ int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reaso
         sb->ended_ms = clock_realtime_ms();
         sb->deadline_boot_ms = 0;
     }
-    /* What must survive a crash of the host is made durable by pause.c: with it every VM is gone, and so is what the other states say. */
+    /* What must survive a crash of the host is made durable by pause.c: with it every VM is gone, and so is
+     * what the other states say. */
     if (record_save(sb, false, e) < 0 && !sandbox_is_over(sb)) {
         sb->state = before;
         return -1;

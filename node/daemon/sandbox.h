@@ -1,5 +1,5 @@
-/* A sandbox as the node knows it: what it shall be, its state, its VM, and the operations on it. Operations run in fibers, one at a
- * time per sandbox. */
+/* A sandbox as the node knows it: what it shall be, its state, its VM, and the operations on it. Operations
+ * run in fibers, one at a time per sandbox. */
 #pragma once
 
 #include "lib/net/fiber.h"
@@ -19,25 +19,25 @@ struct sandbox {
     int64_t deadline_boot_ms; /* CLOCK_BOOTTIME; 0 = none */
     int64_t started_ms, ended_ms;
     char reason[200];
-    char snapshot_id[64];     /* of a paused sandbox */
-    char source[96];          /* store artifact that it runs from */
+    char snapshot_id[64]; /* of a paused sandbox */
+    char source[96];      /* store artifact that it runs from */
     char default_user[33], default_workdir[256];
     char envd_version[16], isolation[16];
     struct vm *vm;
     struct fiber_lock op;
-    bool kill_wanted;         /* a running operation shall give up */
-    bool acting;              /* the node itself is applying the timeout action */
-    bool settled;             /* over, and a master knows: it said so itself */
-    bool changed;             /* differs from what the masters were told */
+    bool kill_wanted; /* a running operation shall give up */
+    bool acting;      /* the node itself is applying the timeout action */
+    bool settled;     /* over, and a master knows: it said so itself */
+    bool changed;     /* differs from what the masters were told */
     bool healthy;
     int64_t last_answer_ms, last_activity_ms;
     uint32_t open_streams, cpu_milli;
-    const char *awake;        /* why it counts as active now, or "" */
-    bool filesystem_only;     /* of its pause */
+    const char *awake;    /* why it counts as active now, or "" */
+    bool filesystem_only; /* of its pause */
     uint64_t rss_mib;
     struct eventlog *log;
     struct samples *samples;
-    struct sandbox *next;     /* in its bucket */
+    struct sandbox *next; /* in its bucket */
 };
 
 struct sandboxes; /* the table */
@@ -50,9 +50,9 @@ unsigned sandbox_live_count(struct node *n);
 /** A new one in the table, with a copy of `spec`. */
 struct sandbox *sandbox_new(struct node *n, const Cube__V1__SandboxSpec *spec);
 void sandbox_set_spec(struct sandbox *sb, const Cube__V1__SandboxSpec *spec); /* copied */
-void sandbox_free(struct sandbox *sb); /* out of the table, memory only */
-bool sandbox_is_live(const struct sandbox *sb);     /* may have a VM */
-bool sandbox_is_over(const struct sandbox *sb);     /* killed, failed or lost: only remembered */
+void sandbox_free(struct sandbox *sb);          /* out of the table, memory only */
+bool sandbox_is_live(const struct sandbox *sb); /* may have a VM */
+bool sandbox_is_over(const struct sandbox *sb); /* killed, failed or lost: only remembered */
 
 /** The only function that changes `state`: writes the record and tells the masters. */
 int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reason, struct err *e);
@@ -63,13 +63,14 @@ int sandbox_save(struct sandbox *sb, bool durable, struct err *e);
 void sandbox_set_deadline(struct sandbox *sb, int64_t remaining_ms);
 
 /* ---- operations, in a fiber ---- */
-int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore, Cube__Node__V1__Receipt *receipt,
-                  struct sandbox **out, struct err *e);
-int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reason, bool *existed, struct err *e);
+int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore,
+                  Cube__Node__V1__Receipt *receipt, struct sandbox **out, struct err *e);
+int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reason, bool *existed,
+                 struct err *e);
 int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube__Node__V1__PauseReply *out,
                   char snapshot_id[64], struct err *e);
-int sandbox_snapshot(struct node *n, const Cube__Node__V1__SnapshotRequest *req, char snapshot_id[64], int64_t *frozen_us,
-                     struct err *e);
+int sandbox_snapshot(struct node *n, const Cube__Node__V1__SnapshotRequest *req, char snapshot_id[64],
+                     int64_t *frozen_us, struct err *e);
 
 int snapshot_delete(struct node *n, const char *snapshot_id, bool *existed, struct err *e);
 
@@ -78,4 +79,3 @@ void sandbox_drop_pause(struct sandbox *sb);
 
 /** Its VM ended without being asked to. From a callback. */
 void sandbox_on_vm_end(struct sandbox *sb);
-

@@ -1,5 +1,6 @@
-/* Owns the gRPC methods of the node. Invariant: each command runs in its own fiber on its own copy of the request and ends its call
- * exactly once, also when the caller has gone: a command that was begun is finished. */
+/* Owns the gRPC methods of the node. Invariant: each command runs in its own fiber on its own copy of the
+ * request and ends its call exactly once, also when the caller has gone: a command that was begun is
+ * finished. */
 #include "node/daemon/network.h"
 #include "node/daemon/service.h"
 
@@ -33,7 +34,8 @@ static void run_command(void *arg)
     free(c);
 }
 
-static void begin(struct rpc_call *call, const ProtobufCMessage *in, struct node *n, void (*run)(struct command *c))
+static void begin(struct rpc_call *call, const ProtobufCMessage *in, struct node *n,
+                  void (*run)(struct command *c))
 {
     size_t size = protobuf_c_message_get_packed_size(in);
     uint8_t *data = malloc(size ? size : 1);
@@ -41,7 +43,10 @@ static void begin(struct rpc_call *call, const ProtobufCMessage *in, struct node
     if (!data || !c)
         abort();
     protobuf_c_message_pack(in, data);
-    *c = (struct command){.node = n, .call = call, .run = run, .in = protobuf_c_message_unpack(in->descriptor, NULL, size, data)};
+    *c = (struct command){.node = n,
+                          .call = call,
+                          .run = run,
+                          .in = protobuf_c_message_unpack(in->descriptor, NULL, size, data)};
     free(data);
     if (!c->in)
         abort();
@@ -146,8 +151,8 @@ static struct sandbox *find_for(struct node *n, const char *id, uint64_t gen, st
         return NULL;
     }
     if (gen && gen != sb->gen) {
-        err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", id, (unsigned long long)sb->gen,
-                (unsigned long long)gen);
+        err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", id,
+                (unsigned long long)sb->gen, (unsigned long long)gen);
         return NULL;
     }
     return sb;
@@ -158,7 +163,8 @@ static int set_network(struct sandbox *sb, const Cube__Node__V1__UpdateRequest *
     char *json = strdup(in->network_json);
     if (!json)
         abort();
-    if (sb->spec->network_json && *sb->spec->network_json) /* protobuf-c shares one empty string for what is absent */
+    if (sb->spec->network_json &&
+        *sb->spec->network_json) /* protobuf-c shares one empty string for what is absent */
         free(sb->spec->network_json);
     sb->spec->network_json = *json ? json : (char *)protobuf_c_empty_string;
     if (!*json)
@@ -256,17 +262,56 @@ METHOD(metrics)
 #define MASTER(name) &cube__master__v1__##name##__descriptor
 #define PATH(name) "/cube.node.v1.Sandboxes/" name
 static const struct rpc_method methods[] = {
-    {.path = PATH("Start"), .in = NODE(start_request), .out = NODE(start_reply), .roles = CALLERS, .start = on_start},
-    {.path = PATH("Restore"), .in = NODE(start_request), .out = NODE(start_reply), .roles = CALLERS, .start = on_restore},
-    {.path = PATH("Pause"), .in = NODE(pause_request), .out = NODE(pause_reply), .roles = CALLERS, .start = on_pause},
-    {.path = PATH("Kill"), .in = NODE(kill_request), .out = NODE(kill_reply), .roles = CALLERS, .start = on_kill},
-    {.path = PATH("Update"), .in = NODE(update_request), .out = NODE(update_reply), .roles = CALLERS, .start = on_update},
-    {.path = PATH("Snapshot"), .in = NODE(snapshot_request), .out = NODE(snapshot_reply), .roles = CALLERS, .start = on_snapshot},
-    {.path = PATH("DeleteSnapshot"), .in = NODE(delete_snapshot_request), .out = NODE(kill_reply), .roles = CALLERS,
+    {.path = PATH("Start"),
+     .in = NODE(start_request),
+     .out = NODE(start_reply),
+     .roles = CALLERS,
+     .start = on_start},
+    {.path = PATH("Restore"),
+     .in = NODE(start_request),
+     .out = NODE(start_reply),
+     .roles = CALLERS,
+     .start = on_restore},
+    {.path = PATH("Pause"),
+     .in = NODE(pause_request),
+     .out = NODE(pause_reply),
+     .roles = CALLERS,
+     .start = on_pause},
+    {.path = PATH("Kill"),
+     .in = NODE(kill_request),
+     .out = NODE(kill_reply),
+     .roles = CALLERS,
+     .start = on_kill},
+    {.path = PATH("Update"),
+     .in = NODE(update_request),
+     .out = NODE(update_reply),
+     .roles = CALLERS,
+     .start = on_update},
+    {.path = PATH("Snapshot"),
+     .in = NODE(snapshot_request),
+     .out = NODE(snapshot_reply),
+     .roles = CALLERS,
+     .start = on_snapshot},
+    {.path = PATH("DeleteSnapshot"),
+     .in = NODE(delete_snapshot_request),
+     .out = NODE(kill_reply),
+     .roles = CALLERS,
      .start = on_delete_snapshot},
-    {.path = PATH("List"), .in = NODE(list_request), .out = NODE(list_reply), .roles = CALLERS, .start = on_list},
-    {.path = PATH("ReadLog"), .in = MASTER(read_log_request), .out = MASTER(read_log_reply), .roles = CALLERS, .start = on_read_log},
-    {.path = PATH("Metrics"), .in = MASTER(metrics_request), .out = MASTER(metrics_reply), .roles = CALLERS, .start = on_metrics},
+    {.path = PATH("List"),
+     .in = NODE(list_request),
+     .out = NODE(list_reply),
+     .roles = CALLERS,
+     .start = on_list},
+    {.path = PATH("ReadLog"),
+     .in = MASTER(read_log_request),
+     .out = MASTER(read_log_reply),
+     .roles = CALLERS,
+     .start = on_read_log},
+    {.path = PATH("Metrics"),
+     .in = MASTER(metrics_request),
+     .out = MASTER(metrics_reply),
+     .roles = CALLERS,
+     .start = on_metrics},
     {0},
 };
 

@@ -1,6 +1,7 @@
-/* Owns the way of a sandbox into `running`: create, resume, start from a snapshot. Invariant: a step that fails undoes all
- * before it (the VM with its TAP, cgroup, sockets and files; a new sandbox ends as `failed`, a paused one is paused again),
- * and the sockets are published only after the guest confirmed its identity. */
+/* Owns the way of a sandbox into `running`: create, resume, start from a snapshot. Invariant: a step that
+ * fails undoes all before it (the VM with its TAP, cgroup, sockets and files; a new sandbox ends as `failed`,
+ * a paused one is paused again), and the sockets are published only after the guest confirmed its identity.
+ */
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
@@ -19,7 +20,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define SMALL_LAYER (8 << 20) /* bytes that are copied on the loop: below a millisecond or two, less than a change of threads costs */
+#define SMALL_LAYER                                                                                          \
+    (8 << 20) /* bytes that are copied on the loop: below a millisecond or two, less than a change of        \
+                 threads costs */
 
 struct start {
     struct node *node;
@@ -39,15 +42,16 @@ static int check_request(const Cube__Node__V1__StartRequest *req, struct err *e)
     if (req->gen == 0)
         return err_set(e, ERR_INVALID, "generation 0 for %s", req->spec->sandbox_id);
     if (req->ticket.len != 32)
-        return err_set(e, ERR_INVALID, "the ticket of %s has %zu bytes, not 32", req->spec->sandbox_id, req->ticket.len);
+        return err_set(e, ERR_INVALID, "the ticket of %s has %zu bytes, not 32", req->spec->sandbox_id,
+                       req->ticket.len);
     return 0;
 }
 
 static int check_generation(const struct sandbox *sb, uint64_t gen, struct err *e)
 {
     if (sb && gen <= sb->gen)
-        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", sb->id,
-                       (unsigned long long)sb->gen, (unsigned long long)gen);
+        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu",
+                       sb->id, (unsigned long long)sb->gen, (unsigned long long)gen);
     return 0;
 }
 
@@ -69,10 +73,12 @@ static int open_image(void *arg)
     struct start *s = arg;
     if (s->snapshot_id)
         return image_open_snapshot(s->node, s->snapshot_id, !s->req->reboot, &s->image, &s->error);
-    return image_open_template(s->node, s->sb->spec->template_id, s->node->cfg.snapshots, &s->image, &s->error);
+    return image_open_template(s->node, s->sb->spec->template_id, s->node->cfg.snapshots, &s->image,
+                               &s->error);
 }
 
-/* The sandbox's limits are its template's, unless the command asks for others: then its memory snapshot does not fit and it boots. */
+/* The sandbox's limits are its template's, unless the command asks for others: then its memory snapshot does
+ * not fit and it boots. */
 static int fit_limits(struct start *s, struct err *e)
 {
     Cube__V1__Limits *l = s->sb->spec->limits;
@@ -82,8 +88,8 @@ static int fit_limits(struct start *s, struct err *e)
     bool same = (!l->vcpus || l->vcpus == m->vcpus) && (!l->memory_mib || l->memory_mib == m->memory_mib);
     if (!same && s->image.has_memory) {
         if (s->snapshot_id)
-            return err_set(e, ERR_INVALID, "%s was made with %u vCPUs and %u MiB; it cannot change them", s->snapshot_id, m->vcpus,
-                           m->memory_mib);
+            return err_set(e, ERR_INVALID, "%s was made with %u vCPUs and %u MiB; it cannot change them",
+                           s->snapshot_id, m->vcpus, m->memory_mib);
         image_close(&s->image);
         if (image_open_template(s->node, s->sb->spec->template_id, false, &s->image, e) < 0)
             return -1;
@@ -133,20 +139,32 @@ static int start_guest(struct start *s, struct vm *vm, struct err *e)
     struct vm_image image;
     image_to_vm(&s->image, layer, &image);
     if (!s->image.has_memory)
-        return vm_boot(vm, s->sb->id, s->sb->gen, &image, e) < 0 || guest_open(vm, n->cfg.boot_timeout_ms, e) < 0
-                   ? -1 : guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e);
-    return vm_restore(vm, s->sb->id, s->sb->gen, &image, e) < 0 ? -1 : guest_open(vm, n->cfg.restore_timeout_ms, e);
+        return vm_boot(vm, s->sb->id, s->sb->gen, &image, e) < 0 ||
+                       guest_open(vm, n->cfg.boot_timeout_ms, e) < 0
+                   ? -1
+                   : guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e);
+    return vm_restore(vm, s->sb->id, s->sb->gen, &image, e) < 0
+               ? -1
+               : guest_open(vm, n->cfg.restore_timeout_ms, e);
 }
 
 static int identify(struct start *s, struct vm *vm, struct err *e)
 {
     const struct manifest *m = &s->image.manifest;
     struct sandbox *sb = s->sb;
-    const char *user = *s->req->default_user ? s->req->default_user : *sb->default_user ? sb->default_user : m->default_user;
+    const char *user = *s->req->default_user ? s->req->default_user
+                       : *sb->default_user   ? sb->default_user
+                                             : m->default_user;
     const char *dir = *s->req->default_workdir ? s->req->default_workdir
-                      : *sb->default_workdir ? sb->default_workdir : m->default_workdir;
-    struct guest_identity id = {.sandbox_id = sb->id, .envd_token = s->req->envd_token, .default_user = user,
-                                .default_workdir = dir, .spec = sb->spec, .gen = sb->gen, .replace_envs = true};
+                      : *sb->default_workdir   ? sb->default_workdir
+                                               : m->default_workdir;
+    struct guest_identity id = {.sandbox_id = sb->id,
+                                .envd_token = s->req->envd_token,
+                                .default_user = user,
+                                .default_workdir = dir,
+                                .spec = sb->spec,
+                                .gen = sb->gen,
+                                .replace_envs = true};
     if (guest_identify(vm, &id, s->receipt, e) < 0)
         return -1;
     if (user != sb->default_user)
@@ -225,8 +243,8 @@ static int bring_up(struct start *s, struct err *e)
         return -1;
     struct vm *vm = sb->vm;
     s->receipt->vmm_us = clock_mono_us() - began;
-    if (given_up(s, e) < 0 || network_attach(s->node, sb, vm, e) < 0 || identify(s, vm, e) < 0 || given_up(s, e) < 0 ||
-        vm_publish(vm, sb->id, sb->gen, s->req->ticket.data, e) < 0)
+    if (given_up(s, e) < 0 || network_attach(s->node, sb, vm, e) < 0 || identify(s, vm, e) < 0 ||
+        given_up(s, e) < 0 || vm_publish(vm, sb->id, sb->gen, s->req->ticket.data, e) < 0)
         return -1;
     snprintf(sb->source, sizeof sb->source, "%s", s->image.artifact);
     snprintf(sb->envd_version, sizeof sb->envd_version, "%s", vm->envd_version);
@@ -267,7 +285,8 @@ static void undo(struct start *s, const struct err *why)
 }
 
 /* A create may name a snapshot as its template. */
-static const char *source_snapshot(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore, const struct sandbox *sb)
+static const char *source_snapshot(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore,
+                                   const struct sandbox *sb)
 {
     char artifact[160];
     if (*req->snapshot_id)
@@ -278,11 +297,13 @@ static const char *source_snapshot(struct node *n, const Cube__Node__V1__StartRe
     if (store_presence(&n->store, artifact) != MISSING)
         return NULL;
     snprintf(artifact, sizeof artifact, "snap/%.64s", req->spec->template_id);
-    return !strchr(req->spec->template_id, '/') && store_presence(&n->store, artifact) == PRESENT ? req->spec->template_id : NULL;
+    return !strchr(req->spec->template_id, '/') && store_presence(&n->store, artifact) == PRESENT
+               ? req->spec->template_id
+               : NULL;
 }
 
-int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore, Cube__Node__V1__Receipt *receipt,
-                  struct sandbox **out, struct err *e)
+int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool restore,
+                  Cube__Node__V1__Receipt *receipt, struct sandbox **out, struct err *e)
 {
     struct start s = {.node = n, .req = req, .restore = restore, .receipt = receipt};
     image_init(&s.image);
@@ -310,7 +331,9 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     }
     int rc = bring_up(&s, e);
     if (rc < 0) {
-        log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .trace = req->trace, .err = e}, "start failed");
+        log_line(LOG_WARN,
+                 &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .trace = req->trace, .err = e},
+                 "start failed");
         undo(&s, e);
     } else if (restore && !*req->snapshot_id) {
         sandbox_drop_pause(sb);

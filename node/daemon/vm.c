@@ -1,6 +1,6 @@
-/* Owns VM processes and what surrounds each: TAP, sockets, directories, conversations. Invariant: a VM is in the list from
- * before its first resource exists until after its last is gone, so whatever the jailer or the file system holds that no listed VM
- * names is an orphan and may be removed (`sweep.c`). */
+/* Owns VM processes and what surrounds each: TAP, sockets, directories, conversations. Invariant: a VM is in
+ * the list from before its first resource exists until after its last is gone, so whatever the jailer or the
+ * file system holds that no listed VM names is an orphan and may be removed (`sweep.c`). */
 #include "node/daemon/vm.h"
 
 #include "lib/base/cleanup.h"
@@ -200,7 +200,8 @@ static void on_vmm_event(const ProtobufCMessage *m, void *data)
     if (r->result_case != CUBE__VMM__V1__REPLY__RESULT_EXIT)
         return;
     char reason[200];
-    snprintf(reason, sizeof reason, "guest %s%s%s", r->exit->reason, *r->exit->detail ? ": " : "", r->exit->detail);
+    snprintf(reason, sizeof reason, "guest %s%s%s", r->exit->reason, *r->exit->detail ? ": " : "",
+             r->exit->detail);
     vm_finish(vm, reason);
 }
 
@@ -212,7 +213,8 @@ static void on_control_closed(void *data)
     fiber_spawn(control_lost, strdup(vm->name));
 }
 
-/* The VMM's hello. A fresh one must be ready, another one must be the one that we mean; it also says of what class the host is. */
+/* The VMM's hello. A fresh one must be ready, another one must be the one that we mean; it also says of what
+ * class the host is. */
 static int vm_hello(struct vm *vm, const char *sandbox_id, uint64_t gen, bool fresh, struct err *e)
 {
     Cube__Vmm__V1__Hello hello = CUBE__VMM__V1__HELLO__INIT;
@@ -233,7 +235,8 @@ static int vm_hello(struct vm *vm, const char *sandbox_id, uint64_t gen, bool fr
     c->device_layout = r->hello->device_layout;
     if (fresh)
         return strcmp(r->hello->state, "ready") == 0
-                   ? 0 : err_set(e, ERR_INTERNAL, "%s says it is %s, not ready", vm->name, r->hello->state);
+                   ? 0
+                   : err_set(e, ERR_INTERNAL, "%s says it is %s, not ready", vm->name, r->hello->state);
     if (strcmp(r->hello->state, "running") != 0 && strcmp(r->hello->state, "frozen") != 0)
         return err_set(e, ERR_UNAVAILABLE, "%s says it is %s", vm->name, r->hello->state);
     if (gen && (strcmp(r->hello->sandbox_id, sandbox_id) != 0 || r->hello->gen != gen))
@@ -247,8 +250,12 @@ static void vm_attach(struct vm *vm, int fd)
     char name[64];
     snprintf(name, sizeof name, "the VMM of %s", vm->name);
     vm->control = peer_new(vm->node->loop, fd,
-                           &(struct peer_config){.name = name, .framing = PEER_PACKET, .data = vm, .event = on_vmm_event,
-                                                 .closed = on_control_closed, .reply = &cube__vmm__v1__reply__descriptor});
+                           &(struct peer_config){.name = name,
+                                                 .framing = PEER_PACKET,
+                                                 .data = vm,
+                                                 .event = on_vmm_event,
+                                                 .closed = on_control_closed,
+                                                 .reply = &cube__vmm__v1__reply__descriptor});
 }
 
 /* Connects to the VMM again and checks that it is the one we mean. */
@@ -263,7 +270,8 @@ static int vm_connect(struct vm *vm, const char *sandbox_id, struct err *e)
     return vm_hello(vm, sandbox_id, vm->vmm_gen, false, e);
 }
 
-/* The VMM's connection broke. The jailer's event says more when the process ended, so it gets a moment; else we dial again. */
+/* The VMM's connection broke. The jailer's event says more when the process ended, so it gets a moment; else
+ * we dial again. */
 static void control_lost(void *arg)
 {
     char *name = arg;
@@ -341,8 +349,8 @@ struct vm *vm_acquire(struct node *n, struct err *e)
     return vm;
 }
 
-struct vm *vm_adopt(struct node *n, const char *name, uint32_t pid, uint64_t start_time, const char *socket, const char *tap,
-                    const char *id, uint64_t gen, uint64_t vmm_gen, struct err *e)
+struct vm *vm_adopt(struct node *n, const char *name, uint32_t pid, uint64_t start_time, const char *socket,
+                    const char *tap, const char *id, uint64_t gen, uint64_t vmm_gen, struct err *e)
 {
     if (process_start_time(pid) != start_time) {
         err_set(e, ERR_NOT_FOUND, "VM process %u of %s ended while the node was away", pid, name);

@@ -1,5 +1,5 @@
-/* One VM process of ours with its TAP, its directories and its two conversations (VMM and guest). A VM starts without an owner;
- * `vm_publish` gives its sockets to a sandbox. */
+/* One VM process of ours with its TAP, its directories and its two conversations (VMM and guest). A VM starts
+ * without an owner; `vm_publish` gives its sockets to a sandbox. */
 #pragma once
 
 #include "node/daemon/node.h"
@@ -8,7 +8,8 @@
 #include "proto/vmm.pb-c.h"
 
 #define VM_NAME_MAX 24
-#define VM_POOL_VCPUS 1        /* limits of a process that does not know its guest yet; set anew at the hand-over when others */
+#define VM_POOL_VCPUS                                                                                        \
+    1 /* limits of a process that does not know its guest yet; set anew at the hand-over when others */
 #define VM_POOL_MEMORY_MIB 512
 
 struct vm {
@@ -20,35 +21,39 @@ struct vm {
     char tap[16];
     char kvm_kind[16];
     int tap_fd;
-    uint32_t net_slot;         /* in CubeVS; 0 = not attached */
-    int sock_dir;              /* where ctl.sock and in.sock are: <run>/warm/<name>, later <run>/sb/<id>/<gen> */
-    int file_dir;              /* <store>/vm/<name>: layer, console.log */
-    int ctl_fd, in_fd;         /* listening; closed here once the VMM has them */
+    uint32_t net_slot; /* in CubeVS; 0 = not attached */
+    int sock_dir;      /* where ctl.sock and in.sock are: <run>/warm/<name>, later <run>/sb/<id>/<gen> */
+    int file_dir;      /* <store>/vm/<name>: layer, console.log */
+    int ctl_fd, in_fd; /* listening; closed here once the VMM has them */
     struct peer *control, *guest;
-    char envd_version[16];     /* as the guest said in its hello */
-    bool pooled;               /* came out of the pool */
-    bool ended;                /* the process is gone, or the guest ended */
+    char envd_version[16]; /* as the guest said in its hello */
+    bool pooled;           /* came out of the pool */
+    bool ended;            /* the process is gone, or the guest ended */
     char end_reason[200];
     bool oom;
     uint64_t vmm_gen;
     uint32_t vcpus, memory_mib; /* what the jail's limits are made for */
     struct sandbox *owner;
-    unsigned users; /* fibers besides the owner's operation that talk to it; it is not freed before they are done */
+    unsigned users; /* fibers besides the owner's operation that talk to it; it is not freed before they are
+                       done */
     struct fiber_event *watcher; /* set at the end; may be NULL */
     struct vm *next;
 };
 
-/** A VM process that waits for Boot or Restore, with TAP and sockets: from the pool, else made now. In a fiber. */
+/** A VM process that waits for Boot or Restore, with TAP and sockets: from the pool, else made now. In a
+ * fiber. */
 struct vm *vm_acquire(struct node *n, struct err *e);
 
 /** Makes a new one regardless of the pool. */
 struct vm *vm_make(struct node *n, struct err *e);
 
-/** Ends the process and removes everything that belongs to it. Safe at any stage and twice; waits in the calling fiber. `vm` is freed. */
+/** Ends the process and removes everything that belongs to it. Safe at any stage and twice; waits in the
+ * calling fiber. `vm` is freed. */
 void vm_destroy(struct vm *vm);
 
-/** As vm_destroy, but returns as soon as the guest stands still: nothing of it runs any more, and what surrounded it goes behind the
- *  caller's back (taking a TAP and a KVM VM apart costs tens of milliseconds). Falls back to waiting when the VMM does not answer. */
+/** As vm_destroy, but returns as soon as the guest stands still: nothing of it runs any more, and what
+ * surrounded it goes behind the caller's back (taking a TAP and a KVM VM apart costs tens of milliseconds).
+ * Falls back to waiting when the VMM does not answer. */
 void vm_retire(struct vm *vm);
 
 /** Forgets our side (conversations, descriptors) and leaves process and files: used when the daemon stops. */
@@ -71,7 +76,8 @@ struct vm_image {
     }
 
 int vm_boot(struct vm *vm, const char *sandbox_id, uint64_t gen, const struct vm_image *image, struct err *e);
-int vm_restore(struct vm *vm, const char *sandbox_id, uint64_t gen, const struct vm_image *image, struct err *e);
+int vm_restore(struct vm *vm, const char *sandbox_id, uint64_t gen, const struct vm_image *image,
+               struct err *e);
 
 /** Snapshot into the given files; the vCPUs stand still afterwards, until vm_set_frozen(false). */
 struct vm_snapshot {
@@ -97,9 +103,10 @@ int vm_publish(struct vm *vm, const char *sandbox_id, uint64_t gen, const uint8_
 /** Takes the published sockets away again, before the VM ends. */
 void vm_unpublish(struct node *n, const char *sandbox_id);
 
-/** Finds a VM again after a restart of the daemon: same pid and start time, and it says hello as this sandbox. */
-struct vm *vm_adopt(struct node *n, const char *name, uint32_t pid, uint64_t start_time, const char *socket, const char *tap,
-                    const char *sandbox_id, uint64_t gen, uint64_t vmm_gen, struct err *e);
+/** Finds a VM again after a restart of the daemon: same pid and start time, and it says hello as this
+ * sandbox. */
+struct vm *vm_adopt(struct node *n, const char *name, uint32_t pid, uint64_t start_time, const char *socket,
+                    const char *tap, const char *sandbox_id, uint64_t gen, uint64_t vmm_gen, struct err *e);
 
 /** The last bytes that the guest wrote to its console, for a reason of failure. */
 void vm_console_tail(struct vm *vm, char *out, size_t max);

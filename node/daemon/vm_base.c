@@ -1,5 +1,5 @@
-/* Owns the links of a VM to its base. Invariant: a linked file is immutable and was verified when the image was opened, so its hash is
- * taken over from the manifest and never computed again. */
+/* Owns the links of a VM to its base. Invariant: a linked file is immutable and was verified when the image
+ * was opened, so its hash is taken over from the manifest and never computed again. */
 #include "node/daemon/vm_base.h"
 
 #include "lib/base/cleanup.h"
@@ -11,8 +11,8 @@
 
 static bool belongs(const char *name)
 {
-    return strcmp(name, "root.ext4") == 0 || strcmp(name, "memory") == 0 || strcmp(name, "working-set") == 0 ||
-           strncmp(name, "delta-", 6) == 0;
+    return strcmp(name, "root.ext4") == 0 || strcmp(name, "memory") == 0 ||
+           strcmp(name, "working-set") == 0 || strncmp(name, "delta-", 6) == 0;
 }
 
 static int link_file(struct vm *vm, const struct image *img, const char *name, struct err *e)
@@ -46,11 +46,13 @@ int vm_base_manifest(struct vm *vm, struct manifest *out, struct err *e)
         manifest_parse(text, n, vm->name, out, e) < 0)
         return -1;
     struct stat st;
-    out->has_memory = fstatat(vm->file_dir, "base/memory", &st, AT_SYMLINK_NOFOLLOW) == 0; /* not when it was booted */
+    out->has_memory =
+        fstatat(vm->file_dir, "base/memory", &st, AT_SYMLINK_NOFOLLOW) == 0; /* not when it was booted */
     return 0;
 }
 
-int vm_base_to_draft(struct vm *vm, const struct manifest *base, const char *name, struct draft *d, struct manifest *m, struct err *e)
+int vm_base_to_draft(struct vm *vm, const struct manifest *base, const char *name, struct draft *d,
+                     struct manifest *m, struct err *e)
 {
     const struct manifest_file *f = manifest_find(base, name);
     char from[64];

@@ -1,5 +1,5 @@
-/* What a running VM stands on: links to the immutable files of the artifact that it was started from, so that it can be paused and
- * snapshotted later whatever happens to the artifact. <store>/vm/<name>/base/. */
+/* What a running VM stands on: links to the immutable files of the artifact that it was started from, so that
+ * it can be paused and snapshotted later whatever happens to the artifact. <store>/vm/<name>/base/. */
 #pragma once
 
 #include "node/daemon/vm.h"
@@ -13,4 +13,5 @@ int vm_base_link(struct vm *vm, const struct image *img, struct err *e);
 int vm_base_manifest(struct vm *vm, struct manifest *out, struct err *e);
 
 /** Links a file of the base into a draft under the same name and lists it in `m`. */
-int vm_base_to_draft(struct vm *vm, const struct manifest *base, const char *name, struct draft *d, struct manifest *m, struct err *e);
+int vm_base_to_draft(struct vm *vm, const struct manifest *base, const char *name, struct draft *d,
+                     struct manifest *m, struct err *e);

@@ -1,5 +1,5 @@
-/* Owns the directories and socket names of VMs. Invariant: <run>/sb/<id>/<gen> appears by rename when ticket and sockets are
- * in it, so the relay never sees half of it; modes are those of internal.md §5. */
+/* Owns the directories and socket names of VMs. Invariant: <run>/sb/<id>/<gen> appears by rename when ticket
+ * and sockets are in it, so the relay never sees half of it; modes are those of internal.md §5. */
 #include "node/daemon/vm_files.h"
 
 #include "lib/base/cleanup.h"
@@ -19,7 +19,8 @@
 static int share(const struct node *n, int dir, const char *name, mode_t mode, struct err *e)
 {
     if (n->cfg.relay_gid >= 0 && fchownat(dir, name, (uid_t)-1, (gid_t)n->cfg.relay_gid, 0) < 0)
-        return err_sys(e, ERR_INTERNAL, "giving %s to the relay's group %lld", name, (long long)n->cfg.relay_gid);
+        return err_sys(e, ERR_INTERNAL, "giving %s to the relay's group %lld", name,
+                       (long long)n->cfg.relay_gid);
     if (fchmodat(dir, name, mode, 0) < 0)
         return err_sys(e, ERR_INTERNAL, "setting the mode of %s", name);
     return 0;
@@ -61,7 +62,8 @@ static int make_dir(int parent, const char *name, mode_t mode, int *out, struct 
     return *out < 0 ? err_sys(e, ERR_INTERNAL, "opening directory %s", name) : 0;
 }
 
-int vm_files_make(struct node *n, const char *name, int *file_dir, int *sock_dir, int *ctl_fd, int *in_fd, struct err *e)
+int vm_files_make(struct node *n, const char *name, int *file_dir, int *sock_dir, int *ctl_fd, int *in_fd,
+                  struct err *e)
 {
     if (make_dir(n->vms_fd, name, 0700, file_dir, e) < 0 || make_dir(n->warm_fd, name, 0700, sock_dir, e) < 0)
         return -1;
@@ -72,8 +74,8 @@ int vm_files_make(struct node *n, const char *name, int *file_dir, int *sock_dir
     return *in_fd < 0 ? -1 : share(n, *sock_dir, "in.sock", 0660, e);
 }
 
-int vm_files_open(struct node *n, const char *name, const char *sandbox_id, uint64_t gen, int *file_dir, int *sock_dir,
-                  struct err *e)
+int vm_files_open(struct node *n, const char *name, const char *sandbox_id, uint64_t gen, int *file_dir,
+                  int *sock_dir, struct err *e)
 {
     char path[64];
     snprintf(path, sizeof path, "%s/%llu", sandbox_id, (unsigned long long)gen);
@@ -120,8 +122,8 @@ void vm_console_tail(struct vm *vm, char *out, size_t max)
 int vm_publish(struct vm *vm, const char *sandbox_id, uint64_t gen, const uint8_t ticket[32], struct err *e)
 {
     struct node *n = vm->node;
-    if (file_replace(vm->sock_dir, "ticket", ticket, 32, false, e) < 0 || share(n, vm->sock_dir, "ticket", 0640, e) < 0 ||
-        share(n, vm->sock_dir, ".", 0750, e) < 0)
+    if (file_replace(vm->sock_dir, "ticket", ticket, 32, false, e) < 0 ||
+        share(n, vm->sock_dir, "ticket", 0640, e) < 0 || share(n, vm->sock_dir, ".", 0750, e) < 0)
         return -1;
     if (mkdirat(n->sb_fd, sandbox_id, 0700) < 0 && errno != EEXIST)
         return err_sys(e, ERR_INTERNAL, "making the run directory of %s", sandbox_id);

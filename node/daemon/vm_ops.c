@@ -1,5 +1,5 @@
-/* Owns the messages of cube-node to a VMM (proto/vmm.proto). Invariant: a descriptor is named by its place in the same
- * datagram, so `struct fds` is the only way in which one gets there. */
+/* Owns the messages of cube-node to a VMM (proto/vmm.proto). Invariant: a descriptor is named by its place in
+ * the same datagram, so `struct fds` is the only way in which one gets there. */
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "node/daemon/jailer.h"
@@ -30,8 +30,8 @@ struct wiring {
     Cube__Vmm__V1__Net net;
 };
 
-static void wire(struct wiring *o, struct vm *vm, const char *sandbox_id, uint64_t gen, const struct vm_image *image,
-                 int console, struct fds *fds)
+static void wire(struct wiring *o, struct vm *vm, const char *sandbox_id, uint64_t gen,
+                 const struct vm_image *image, int console, struct fds *fds)
 {
     cube__vmm__v1__wiring__init(&o->w);
     cube__vmm__v1__disk__init(&o->root);
@@ -78,12 +78,13 @@ static void handed_over(struct vm *vm, uint64_t gen)
     vm->vmm_gen = gen;
 }
 
-static int call(struct vm *vm, Cube__Vmm__V1__Request *req, const struct fds *fds, int64_t timeout_ms, struct peer_reply *out,
-                struct err *e)
+static int call(struct vm *vm, Cube__Vmm__V1__Request *req, const struct fds *fds, int64_t timeout_ms,
+                struct peer_reply *out, struct err *e)
 {
     if (vm->ended || !vm->control)
         return err_set(e, ERR_UNAVAILABLE, "%s has ended: %s", vm->name, vm->end_reason);
-    if (peer_call(vm->control, &req->base, fds ? fds->fd : NULL, fds ? fds->count : 0, timeout_ms, out, e) == 0)
+    if (peer_call(vm->control, &req->base, fds ? fds->fd : NULL, fds ? fds->count : 0, timeout_ms, out, e) ==
+        0)
         return 0;
     if (vm->ended)
         return err_set(e, ERR_UNAVAILABLE, "%s has ended: %s", vm->name, vm->end_reason);
@@ -125,7 +126,8 @@ int vm_boot(struct vm *vm, const char *sandbox_id, uint64_t gen, const struct vm
     return 0;
 }
 
-int vm_restore(struct vm *vm, const char *sandbox_id, uint64_t gen, const struct vm_image *image, struct err *e)
+int vm_restore(struct vm *vm, const char *sandbox_id, uint64_t gen, const struct vm_image *image,
+               struct err *e)
 {
     _cleanup_close_ int console = vm_console_open(vm, e);
     if (console < 0 || fit_limits(vm, image, e) < 0)

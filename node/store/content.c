@@ -1,5 +1,5 @@
-/* Owns reading and copying of artifact bytes. Invariant: a hash is remembered only for the exact file that was read
- * (device, inode, size, modification time), and only after it was read to its end. */
+/* Owns reading and copying of artifact bytes. Invariant: a hash is remembered only for the exact file that
+ * was read (device, inode, size, modification time), and only after it was read to its end. */
 #include "node/store/content.h"
 
 #include "lib/base/buf.h"
@@ -38,7 +38,9 @@ static int identify(int fd, struct identity *id, struct err *e)
     struct stat st;
     if (fstat(fd, &st) < 0)
         return err_sys(e, ERR_INTERNAL, "looking at a file to hash");
-    *id = (struct identity){.dev = st.st_dev, .ino = st.st_ino, .size = st.st_size,
+    *id = (struct identity){.dev = st.st_dev,
+                            .ino = st.st_ino,
+                            .size = st.st_size,
                             .mtime_ns = st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec};
     return 0;
 }
@@ -63,7 +65,8 @@ static bool is_zero(const char *p, size_t n)
 static int hash_range(EVP_MD_CTX *c, int fd, off_t at, off_t end, char *chunk, struct err *e)
 {
     while (at < end) {
-        size_t want = end - at < CHUNK ? (size_t)(end - at) : CHUNK; /* not beyond: each block is hashed once */
+        size_t want =
+            end - at < CHUNK ? (size_t)(end - at) : CHUNK; /* not beyond: each block is hashed once */
         ssize_t n = pread(fd, chunk, want, at);
         if (n < 0 && errno == EINTR)
             continue;
@@ -135,7 +138,8 @@ int content_hash_cached(int dir, int fd, char out[65], struct err *e)
     size_t n = 0;
     if (file_read(dir, CACHE_FILE, CACHE_MAX, &text, &n, NULL) == 0)
         for (char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
-            if (strncmp(line, key, (size_t)key_len) == 0 && strspn(line + key_len, "0123456789abcdef") == 64) {
+            if (strncmp(line, key, (size_t)key_len) == 0 &&
+                strspn(line + key_len, "0123456789abcdef") == 64) {
                 memcpy(out, line + key_len, 64);
                 out[64] = 0;
                 return 0;
@@ -183,15 +187,16 @@ int content_verify(int fd, const char *what, int64_t size, const char hash[65], 
     if (identify(fd, &id, e) < 0)
         return -1;
     if (id.size != size)
-        return err_set(e, ERR_INTERNAL, "%s is damaged: %lld bytes, the manifest says %lld", what, (long long)id.size,
-                       (long long)size);
+        return err_set(e, ERR_INTERNAL, "%s is damaged: %lld bytes, the manifest says %lld", what,
+                       (long long)id.size, (long long)size);
     if (is_known(&id, hash))
         return 0;
     char found[65];
     if (content_hash(fd, found, e) < 0)
         return -1;
     if (strcmp(found, hash) != 0)
-        return err_set(e, ERR_INTERNAL, "%s is damaged: its hash is %.12s…, the manifest says %.12s…", what, found, hash);
+        return err_set(e, ERR_INTERNAL, "%s is damaged: its hash is %.12s…, the manifest says %.12s…", what,
+                       found, hash);
     content_trust(fd, hash);
     return 0;
 }

@@ -1,5 +1,6 @@
-/* Owns the format of manifest.json. Invariant: what `manifest_parse` accepts has only names that stay inside the artifact's
- * directory, hashes of the right shape and sizes that are not negative, so later code needs no second check. */
+/* Owns the format of manifest.json. Invariant: what `manifest_parse` accepts has only names that stay inside
+ * the artifact's directory, hashes of the right shape and sizes that are not negative, so later code needs no
+ * second check. */
 #include "node/store/manifest.h"
 
 #include "lib/base/cleanup.h"
@@ -94,7 +95,8 @@ void manifest_write(const struct manifest *m, struct buf *out)
 static bool get_str(const json_t *o, const char *key, char *out, size_t max)
 {
     const json_t *v = json_object_get(o, key);
-    if (!json_is_string(v) || json_string_length(v) >= max || strlen(json_string_value(v)) != json_string_length(v))
+    if (!json_is_string(v) || json_string_length(v) >= max ||
+        strlen(json_string_value(v)) != json_string_length(v))
         return false;
     memcpy(out, json_string_value(v), json_string_length(v) + 1);
     return true;
@@ -180,8 +182,8 @@ int manifest_parse(const char *json, size_t n, const char *what, struct manifest
     if (!get_uint(o, "format", &out->format))
         return err_set(e, ERR_INTERNAL, "manifest of %s has no format version", what);
     if (out->format != MANIFEST_FORMAT)
-        return err_set(e, ERR_UNSUPPORTED, "manifest of %s has format %u; this node reads %d", what, out->format,
-                       MANIFEST_FORMAT);
+        return err_set(e, ERR_UNSUPPORTED, "manifest of %s has format %u; this node reads %d", what,
+                       out->format, MANIFEST_FORMAT);
     if (!get_fields(o, out))
         return err_set(e, ERR_INTERNAL, "manifest of %s is damaged", what);
     return 0;
@@ -190,7 +192,8 @@ int manifest_parse(const char *json, size_t n, const char *what, struct manifest
 int manifest_check_class(const struct manifest *m, const struct node_class *host, struct err *e)
 {
     if (m->guest_protocol != GUEST_PROTOCOL && m->guest_protocol + 1 != GUEST_PROTOCOL)
-        return err_set(e, ERR_NO_COMPATIBLE_NODE, "snapshot %s speaks guest protocol %u; this node speaks %d and %d", m->id,
+        return err_set(e, ERR_NO_COMPATIBLE_NODE,
+                       "snapshot %s speaks guest protocol %u; this node speaks %d and %d", m->id,
                        m->guest_protocol, GUEST_PROTOCOL, GUEST_PROTOCOL - 1);
     if (!m->has_memory)
         return 0;
@@ -198,8 +201,8 @@ int manifest_check_class(const struct manifest *m, const struct node_class *host
         return err_set(e, ERR_NO_COMPATIBLE_NODE, "snapshot %s was taken on a %s host; this one is %s", m->id,
                        m->class.kvm_kind, host->kvm_kind);
     if (strcmp(m->class.cpu_features, host->cpu_features) != 0)
-        return err_set(e, ERR_NO_COMPATIBLE_NODE, "snapshot %s needs CPU features %.8s; this host has %.8s", m->id,
-                       m->class.cpu_features, host->cpu_features);
+        return err_set(e, ERR_NO_COMPATIBLE_NODE, "snapshot %s needs CPU features %.8s; this host has %.8s",
+                       m->id, m->class.cpu_features, host->cpu_features);
     if (m->class.device_layout != host->device_layout)
         return err_set(e, ERR_NO_COMPATIBLE_NODE, "snapshot %s has device layout %u; this VMM has %u", m->id,
                        m->class.device_layout, host->device_layout);

@@ -25,22 +25,27 @@ struct node_class {
     uint32_t device_layout;
 };
 
-enum manifest_kind { MANIFEST_TEMPLATE, MANIFEST_CLASS_SNAPSHOT, MANIFEST_SNAPSHOT, MANIFEST_OBJECT /* a kernel, a tools disk */ };
+enum manifest_kind {
+    MANIFEST_TEMPLATE,
+    MANIFEST_CLASS_SNAPSHOT,
+    MANIFEST_SNAPSHOT,
+    MANIFEST_OBJECT /* a kernel, a tools disk */
+};
 
 struct manifest {
     uint32_t format;
     enum manifest_kind kind;
     char id[72];
-    char parent[64];       /* the template (class snapshot, snapshot), or "" */
-    char name[64];         /* alias of a template, or "" */
-    char sandbox[32];      /* of a snapshot: whose */
+    char parent[64];  /* the template (class snapshot, snapshot), or "" */
+    char name[64];    /* alias of a template, or "" */
+    char sandbox[32]; /* of a snapshot: whose */
     int64_t created_ms;
     uint32_t vcpus, memory_mib, disk_mib;
     char kernel[65], tools[65]; /* hashes of store objects */
     char envd_version[16];
     char default_user[33], default_workdir[256];
     uint32_t guest_protocol;
-    bool has_memory;       /* false: a disk that has to be booted */
+    bool has_memory; /* false: a disk that has to be booted */
     struct node_class class;
     struct manifest_file files[MANIFEST_MAX_FILES];
     unsigned file_count;
@@ -52,9 +57,10 @@ const struct manifest_file *manifest_find(const struct manifest *m, const char *
 
 void manifest_write(const struct manifest *m, struct buf *out);
 
-/** Parses and checks. ERR_UNSUPPORTED for a format that this program does not know, ERR_INTERNAL for anything broken. `what` names the
- *  artifact in the message. */
+/** Parses and checks. ERR_UNSUPPORTED for a format that this program does not know, ERR_INTERNAL for anything
+ * broken. `what` names the artifact in the message. */
 int manifest_parse(const char *json, size_t n, const char *what, struct manifest *out, struct err *e);
 
-/** Whether a memory snapshot of class `have` restores on `host`; explains in `e` (ERR_NO_COMPATIBLE_NODE) when not. */
+/** Whether a memory snapshot of class `have` restores on `host`; explains in `e` (ERR_NO_COMPATIBLE_NODE)
+ * when not. */
 int manifest_check_class(const struct manifest *m, const struct node_class *host, struct err *e);

@@ -1,5 +1,6 @@
-/* Owns the store's directory. Invariant: everything below tpl, snap, kernel and tools is complete and flushed, because things
- * get there only by rename from tmp after fsync, and leave only by rename back to tmp (DESIGN.md §3.6). */
+/* Owns the store's directory. Invariant: everything below tpl, snap, kernel and tools is complete and
+ * flushed, because things get there only by rename from tmp after fsync, and leave only by rename back to tmp
+ * (DESIGN.md §3.6). */
 #include "node/store/store.h"
 
 #include "lib/base/cleanup.h"
@@ -20,7 +21,7 @@ static int mkdir_path(const char *path, struct err *e)
     char part[512];
     if ((size_t)snprintf(part, sizeof part, "%s", path) >= sizeof part)
         return err_set(e, ERR_INVALID, "the path of the store is too long: %s", path);
-    for (char *p = part + 1; ; p++) {
+    for (char *p = part + 1;; p++) {
         if (*p && *p != '/')
             continue;
         char was = *p;
@@ -72,7 +73,8 @@ int tree_remove(int dir, const char *name, struct err *e)
         return err_sys(e, ERR_INTERNAL, "reading %s to remove it", name);
     }
     for (struct dirent *ent; (ent = readdir(d));)
-        if (strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0 && tree_remove(fd, ent->d_name, e) < 0)
+        if (strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0 &&
+            tree_remove(fd, ent->d_name, e) < 0)
             return -1;
     if (unlinkat(dir, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
         return err_sys(e, ERR_INTERNAL, "removing directory %s", name);

@@ -1,5 +1,5 @@
-/* The node's store: a directory of immutable artifacts, each a directory (or one file) that is whole or absent
- * (DESIGN.md §3.6, internal.md §7, docs/storage-format.md). */
+/* The node's store: a directory of immutable artifacts, each a directory (or one file) that is whole or
+ * absent (DESIGN.md §3.6, internal.md §7, docs/storage-format.md). */
 #pragma once
 
 #include "lib/base/err.h"
@@ -9,18 +9,20 @@
 #include <stdint.h>
 
 struct store {
-    int fd;      /* the store's directory */
-    char *path;  /* for messages and tools */
+    int fd;     /* the store's directory */
+    char *path; /* for messages and tools */
 };
 
 /** Opens (and makes) the store. Errors: ERR_STORAGE_FULL, ERR_INTERNAL. */
 int store_open(const char *path, struct store *out, struct err *e);
 void store_close(struct store *s);
 
-/** Removes what unfinished publications left behind; those of a living process are locked and stay. Returns the number removed. */
+/** Removes what unfinished publications left behind; those of a living process are locked and stay. Returns
+ * the number removed. */
 int store_sweep(struct store *s);
 
-/** Whether an artifact is there. UNKNOWN: the store could not be asked (an I/O error); never treat it as missing. */
+/** Whether an artifact is there. UNKNOWN: the store could not be asked (an I/O error); never treat it as
+ * missing. */
 enum presence { PRESENT, MISSING, PRESENCE_UNKNOWN };
 enum presence store_presence(const struct store *s, const char *artifact);
 
@@ -48,9 +50,9 @@ int draft_open(struct store *s, struct draft *out, struct err *e);
 /** A new file in the draft, mode 0600, open for reading and writing. */
 int draft_create(struct draft *d, const char *file, struct err *e);
 
-/** Makes everything durable, writes the manifest (files without a hash are hashed now) and publishes under `artifact`. When the
- *  artifact exists already the draft is dropped and that is success: content is named by what it is. The draft is closed. Blocks: call it
- *  through fiber_offload. */
+/** Makes everything durable, writes the manifest (files without a hash are hashed now) and publishes under
+ * `artifact`. When the artifact exists already the draft is dropped and that is success: content is named by
+ * what it is. The draft is closed. Blocks: call it through fiber_offload. */
 int draft_publish(struct draft *d, struct manifest *m, const char *artifact, struct err *e);
 
 /** Removes an unpublished draft; does nothing after draft_publish. */

@@ -1,5 +1,6 @@
-/* Owns the list of templates and the fiber that completes them. Invariant: one snapshot is made at a time, and a template whose
- * snapshot failed is tried again only after RETRY_MS, so a broken one cannot keep the host busy. */
+/* Owns the list of templates and the fiber that completes them. Invariant: one snapshot is made at a time,
+ * and a template whose snapshot failed is tried again only after RETRY_MS, so a broken one cannot keep the
+ * host busy. */
 #include "node/template/catalog.h"
 
 #include "lib/base/clock.h"
@@ -22,7 +23,7 @@ struct templates {
     size_t count;
     char **listed; /* those of `id` that masters are told of */
     size_t listed_count;
-    bool *usable;  /* per id: its snapshot is there and was read once, or it will have none */
+    bool *usable; /* per id: its snapshot is there and was read once, or it will have none */
     char envd_version[16];
     struct {
         char id[48];
@@ -143,7 +144,8 @@ struct reading {
     struct err error;
 };
 
-/* Reads and checks every file once, so that no create pays for it; also fills the page cache, from this process's cgroup. */
+/* Reads and checks every file once, so that no create pays for it; also fills the page cache, from this
+ * process's cgroup. */
 static int read_through(void *arg)
 {
     struct reading *r = arg;

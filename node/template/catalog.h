@@ -10,8 +10,8 @@ struct templates *catalog_new(struct node *n);
 /** Looks again; true when the set changed. */
 bool catalog_rescan(struct node *n);
 
-/** IDs of the templates that sandboxes start from at once (their snapshot is there and was read through, or they boot), valid until the next
- *  rescan. */
+/** IDs of the templates that sandboxes start from at once (their snapshot is there and was read through, or
+ * they boot), valid until the next rescan. */
 char **catalog_ids(const struct templates *t, size_t *count);
 
 /** Version of envd that the guests of this node last said, or "". */

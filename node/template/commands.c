@@ -1,5 +1,5 @@
-/* Owns the command lines of cube-node's subcommands. Invariant: they write to the store as the user who owns it, so the daemon can read
- * what root imported. */
+/* Owns the command lines of cube-node's subcommands. Invariant: they write to the store as the user who owns
+ * it, so the daemon can read what root imported. */
 #include "node/template/commands.h"
 
 #include "lib/base/cleanup.h"
@@ -68,35 +68,71 @@ static void print_json(const struct import *in, const char *id)
 
 static int template_import(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"store", required_argument, NULL, 's'},   {"root", required_argument, NULL, 'r'},
-        {"kernel", required_argument, NULL, 'k'}, {"tools", required_argument, NULL, 't'},   {"name", required_argument, NULL, 'n'},
-        {"vcpus", required_argument, NULL, 'v'},  {"memory", required_argument, NULL, 'm'},  {"disk", required_argument, NULL, 'd'},
-        {"user", required_argument, NULL, 'u'},   {"workdir", required_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'}, {0}};
-    struct import in = {.vcpus = 1, .memory_mib = 512, .default_user = "user", .default_workdir = "/home/user"};
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"store", required_argument, NULL, 's'},
+                                            {"root", required_argument, NULL, 'r'},
+                                            {"kernel", required_argument, NULL, 'k'},
+                                            {"tools", required_argument, NULL, 't'},
+                                            {"name", required_argument, NULL, 'n'},
+                                            {"vcpus", required_argument, NULL, 'v'},
+                                            {"memory", required_argument, NULL, 'm'},
+                                            {"disk", required_argument, NULL, 'd'},
+                                            {"user", required_argument, NULL, 'u'},
+                                            {"workdir", required_argument, NULL, 'w'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {0}};
+    struct import in = {
+        .vcpus = 1, .memory_mib = 512, .default_user = "user", .default_workdir = "/home/user"};
     const char *config = NULL, *dir = NULL;
     bool json = false, ok = true;
     for (int o; ok && (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (o) {
-        case 'c': config = optarg; break;
-        case 's': dir = optarg; break;
-        case 'r': in.root = optarg; break;
-        case 'k': in.kernel = optarg; break;
-        case 't': in.tools = optarg; break;
-        case 'n': in.name = optarg; break;
-        case 'u': in.default_user = optarg; break;
-        case 'w': in.default_workdir = optarg; break;
-        case 'j': json = true; break;
-        case 'v': ok = number(optarg, 1, 64, &in.vcpus); break;
-        case 'm': ok = number(optarg, 64, 1 << 20, &in.memory_mib); break;
-        case 'd': ok = number(optarg, 16, 16 << 20, &in.disk_mib); break;
-        default: ok = false;
+        case 'c':
+            config = optarg;
+            break;
+        case 's':
+            dir = optarg;
+            break;
+        case 'r':
+            in.root = optarg;
+            break;
+        case 'k':
+            in.kernel = optarg;
+            break;
+        case 't':
+            in.tools = optarg;
+            break;
+        case 'n':
+            in.name = optarg;
+            break;
+        case 'u':
+            in.default_user = optarg;
+            break;
+        case 'w':
+            in.default_workdir = optarg;
+            break;
+        case 'j':
+            json = true;
+            break;
+        case 'v':
+            ok = number(optarg, 1, 64, &in.vcpus);
+            break;
+        case 'm':
+            ok = number(optarg, 64, 1 << 20, &in.memory_mib);
+            break;
+        case 'd':
+            ok = number(optarg, 16, 16 << 20, &in.disk_mib);
+            break;
+        default:
+            ok = false;
         }
     }
     if (!ok || !in.root || !in.kernel || !in.tools || !in.name || optind < argc || strlen(in.name) > 63 ||
         strlen(in.default_user) > 32 || strlen(in.default_workdir) > 255) {
-        fprintf(stderr, "usage: cube-node template import --root FILE --kernel FILE --tools FILE --name NAME [--vcpus 1] [--memory 512 (MiB)]\n"
-                        "       [--disk MiB] [--user user] [--workdir /home/user] [--config FILE | --store DIR] [--json]\n");
+        fprintf(stderr, "usage: cube-node template import --root FILE --kernel FILE --tools FILE --name NAME "
+                        "[--vcpus 1] [--memory 512 (MiB)]\n"
+                        "       [--disk MiB] [--user user] [--workdir /home/user] [--config FILE | --store "
+                        "DIR] [--json]\n");
         return 2;
     }
     struct store s;
@@ -118,7 +154,8 @@ static int template_import(int argc, char **argv)
 
 static int template_list(int argc, char **argv, bool remove)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'}, {"store", required_argument, NULL, 's'}, {0}};
+    static const struct option options[] = {
+        {"config", required_argument, NULL, 'c'}, {"store", required_argument, NULL, 's'}, {0}};
     const char *config = NULL, *dir = NULL;
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (o != 'c' && o != 's')
@@ -149,7 +186,8 @@ static int template_list(int argc, char **argv, bool remove)
         size_t len;
         struct manifest m;
         snprintf(path, sizeof path, "tpl/%s/manifest.json", names[i]);
-        if (file_read(s.fd, path, MANIFEST_MAX_BYTES, &text, &len, &e) < 0 || manifest_parse(text, len, names[i], &m, &e) < 0)
+        if (file_read(s.fd, path, MANIFEST_MAX_BYTES, &text, &len, &e) < 0 ||
+            manifest_parse(text, len, names[i], &m, &e) < 0)
             printf("%s\tdamaged: %s\n", names[i], e.msg);
         else
             printf("%s\t%s\t%u vCPU\t%u MiB\t%u MiB disk\n", m.id, m.name, m.vcpus, m.memory_mib, m.disk_mib);

@@ -1,5 +1,6 @@
-/* Owns the opening of artifacts for VMs. Invariant: what an image hands out was checked against its manifest: sizes always, hashes
- * once per file and process (content_verify), class and protocol before memory is used. */
+/* Owns the opening of artifacts for VMs. Invariant: what an image hands out was checked against its manifest:
+ * sizes always, hashes once per file and process (content_verify), class and protocol before memory is used.
+ */
 #include "node/template/image.h"
 
 #include "lib/base/cleanup.h"
@@ -13,15 +14,17 @@
 
 void image_init(struct image *img)
 {
-    *img = (struct image){.root = -1, .tools = -1, .kernel = -1, .state = -1, .memory = -1, .working_set = -1, .layer = -1};
+    *img = (struct image){
+        .root = -1, .tools = -1, .kernel = -1, .state = -1, .memory = -1, .working_set = -1, .layer = -1};
     for (int i = 0; i < IMAGE_DELTAS; i++)
         img->deltas[i] = -1;
 }
 
 void image_close(struct image *img)
 {
-    int *all[] = {&img->root, &img->tools, &img->kernel, &img->state, &img->memory, &img->working_set, &img->layer,
-                  &img->deltas[0], &img->deltas[1], &img->deltas[2], &img->deltas[3]};
+    int *all[] = {&img->root,      &img->tools,       &img->kernel,   &img->state,
+                  &img->memory,    &img->working_set, &img->layer,    &img->deltas[0],
+                  &img->deltas[1], &img->deltas[2],   &img->deltas[3]};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
         if (*all[i] >= 0)
             close(*all[i]);
@@ -41,7 +44,8 @@ static int read_manifest(struct node *n, const char *artifact, struct manifest *
 }
 
 /* Opens a file that the manifest lists and checks it. */
-static int open_checked(struct node *n, const char *artifact, const struct manifest *m, const char *name, int *out, struct err *e)
+static int open_checked(struct node *n, const char *artifact, const struct manifest *m, const char *name,
+                        int *out, struct err *e)
 {
     const struct manifest_file *f = manifest_find(m, name);
     if (!f)
@@ -60,7 +64,8 @@ static int open_checked(struct node *n, const char *artifact, const struct manif
     return 0;
 }
 
-static int open_object(struct node *n, const char *dir, const char *hash, const char *name, int *out, struct err *e)
+static int open_object(struct node *n, const char *dir, const char *hash, const char *name, int *out,
+                       struct err *e)
 {
     char artifact[96];
     struct manifest m;
@@ -81,9 +86,11 @@ static int open_common(struct node *n, struct image *img, struct err *e)
 static int open_memory(struct node *n, struct image *img, struct err *e)
 {
     struct manifest *m = &img->manifest;
-    if (manifest_check_class(m, &n->class, e) < 0 || open_checked(n, img->artifact, m, "state", &img->state, e) < 0 ||
+    if (manifest_check_class(m, &n->class, e) < 0 ||
+        open_checked(n, img->artifact, m, "state", &img->state, e) < 0 ||
         open_checked(n, img->artifact, m, "memory", &img->memory, e) < 0 ||
-        (manifest_find(m, "working-set") && open_checked(n, img->artifact, m, "working-set", &img->working_set, e) < 0))
+        (manifest_find(m, "working-set") &&
+         open_checked(n, img->artifact, m, "working-set", &img->working_set, e) < 0))
         return -1;
     for (int i = 0; i < IMAGE_DELTAS; i++) {
         char name[16];
@@ -112,7 +119,8 @@ static int open_snapshot(struct node *n, bool want_memory, struct image *out, st
     return open_checked(n, out->artifact, m, "root.ext4", &out->root, e) < 0 ||
                    open_checked(n, out->artifact, m, "layer", &out->layer, e) < 0 ||
                    (want_memory && m->has_memory && open_memory(n, out, e) < 0) || open_common(n, out, e) < 0
-               ? -1 : 0;
+               ? -1
+               : 0;
 }
 
 int image_template_manifest(struct node *n, const char *template_id, struct manifest *out, struct err *e)
@@ -124,7 +132,8 @@ int image_template_manifest(struct node *n, const char *template_id, struct mani
     return read_manifest(n, artifact, out, e);
 }
 
-static int open_template(struct node *n, const char *template_id, bool want_memory, struct image *out, struct err *e)
+static int open_template(struct node *n, const char *template_id, bool want_memory, struct image *out,
+                         struct err *e)
 {
     snprintf(out->artifact, sizeof out->artifact, "tpl/%s", template_id);
     if (read_manifest(n, out->artifact, &out->manifest, e) < 0) {
@@ -146,10 +155,13 @@ static int open_template(struct node *n, const char *template_id, bool want_memo
             return -1;
         *e = (struct err){0}; /* not made yet: it boots */
     }
-    return open_checked(n, out->artifact, &out->manifest, "root.ext4", &out->root, e) < 0 ? -1 : open_common(n, out, e);
+    return open_checked(n, out->artifact, &out->manifest, "root.ext4", &out->root, e) < 0
+               ? -1
+               : open_common(n, out, e);
 }
 
-int image_open_template(struct node *n, const char *template_id, bool want_memory, struct image *out, struct err *e)
+int image_open_template(struct node *n, const char *template_id, bool want_memory, struct image *out,
+                        struct err *e)
 {
     image_init(out);
     if (!valid_id(template_id))
@@ -160,7 +172,8 @@ int image_open_template(struct node *n, const char *template_id, bool want_memor
     return -1;
 }
 
-int image_open_snapshot(struct node *n, const char *snapshot_id, bool want_memory, struct image *out, struct err *e)
+int image_open_snapshot(struct node *n, const char *snapshot_id, bool want_memory, struct image *out,
+                        struct err *e)
 {
     image_init(out);
     if (!valid_id(snapshot_id))
@@ -179,10 +192,17 @@ int image_open_snapshot(struct node *n, const char *snapshot_id, bool want_memor
 
 void image_to_vm(const struct image *img, int layer, struct vm_image *out)
 {
-    *out = (struct vm_image){
-        .root = img->root, .tools = img->tools, .layer = layer, .kernel = img->kernel, .memory = -1, .state = img->state,
-        .working_set = img->working_set, .vcpus = img->manifest.vcpus, .memory_mib = img->manifest.memory_mib,
-        .disk_bytes = (uint64_t)img->manifest.disk_mib << 20, .cmdline = CMDLINE};
+    *out = (struct vm_image){.root = img->root,
+                             .tools = img->tools,
+                             .layer = layer,
+                             .kernel = img->kernel,
+                             .memory = -1,
+                             .state = img->state,
+                             .working_set = img->working_set,
+                             .vcpus = img->manifest.vcpus,
+                             .memory_mib = img->manifest.memory_mib,
+                             .disk_bytes = (uint64_t)img->manifest.disk_mib << 20,
+                             .cmdline = CMDLINE};
     const struct manifest_file *root = manifest_find(&img->manifest, "root.ext4");
     if (root)
         snprintf(out->root_name, sizeof out->root_name, "%.48s", root->hash);
@@ -197,8 +217,9 @@ void image_to_vm(const struct image *img, int layer, struct vm_image *out)
 void class_snapshot_name(const struct manifest *t, const struct node_class *c, char out[32])
 {
     char text[512], hex[65];
-    int n = snprintf(text, sizeof text, "%s|%s|%u|%s|%s|%u|%u|%u|%d", c->kvm_kind, c->cpu_features, c->device_layout, t->kernel,
-                     t->tools, t->vcpus, t->memory_mib, t->disk_mib, GUEST_PROTOCOL);
+    int n =
+        snprintf(text, sizeof text, "%s|%s|%u|%s|%s|%u|%u|%u|%d", c->kvm_kind, c->cpu_features,
+                 c->device_layout, t->kernel, t->tools, t->vcpus, t->memory_mib, t->disk_mib, GUEST_PROTOCOL);
     sha256_hex(text, (size_t)n, hex);
     snprintf(out, 32, "snap-%.16s", hex);
 }

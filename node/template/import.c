@@ -1,5 +1,5 @@
-/* Owns the import of templates. Invariant: nothing of a failed import stays in the store (a full disk included), and a template is
- * published only after kernel and tools are. */
+/* Owns the import of templates. Invariant: nothing of a failed import stays in the store (a full disk
+ * included), and a template is published only after kernel and tools are. */
 #include "node/template/import.h"
 
 #include "lib/base/cleanup.h"
@@ -50,11 +50,15 @@ static bool has_magic(const struct source *s, off_t at, const void *magic, size_
 }
 
 /* A wrong file is noticed here, not by a guest that hangs. */
-static int check_kinds(const struct source *root, const struct source *kernel, const struct source *tools, struct err *e)
+static int check_kinds(const struct source *root, const struct source *kernel, const struct source *tools,
+                       struct err *e)
 {
     if (!has_magic(root, 1024 + 0x38, "\x53\xef", 2))
         return err_set(e, ERR_INVALID, "%s is no ext4 image", root->path);
-    if (!has_magic(kernel, 0, "\x7f" "ELF", 4))
+    if (!has_magic(kernel, 0,
+                   "\x7f"
+                   "ELF",
+                   4))
         return err_set(e, ERR_INVALID, "%s is no ELF kernel (vmlinux)", kernel->path);
     if (!has_magic(tools, 1024, "\xe2\xe1\xf5\xe0", 4))
         return err_set(e, ERR_INVALID, "%s is no erofs image", tools->path);
@@ -72,7 +76,8 @@ static int copy_in(struct draft *d, const struct source *src, const char *name, 
     return fd_steal(&fd);
 }
 
-static int import_object(struct store *s, const struct source *src, const char *dir, const char *name, struct err *e)
+static int import_object(struct store *s, const struct source *src, const char *dir, const char *name,
+                         struct err *e)
 {
     char artifact[96];
     snprintf(artifact, sizeof artifact, "%s/%s", dir, src->hash);
@@ -85,7 +90,8 @@ static int import_object(struct store *s, const struct source *src, const char *
     if (draft_open(s, &d, e) < 0)
         return -1;
     _cleanup_close_ int fd = copy_in(&d, src, name, e);
-    struct manifest m = {.kind = MANIFEST_OBJECT, .created_ms = clock_realtime_ms(), .guest_protocol = GUEST_PROTOCOL};
+    struct manifest m = {
+        .kind = MANIFEST_OBJECT, .created_ms = clock_realtime_ms(), .guest_protocol = GUEST_PROTOCOL};
     snprintf(m.id, sizeof m.id, "%s", src->hash);
     if (fd < 0 || manifest_add(&m, name, src->size, NULL, e) < 0 || draft_publish(&d, &m, artifact, e) < 0)
         return -1;
@@ -96,7 +102,8 @@ static void template_id(const struct import *in, const struct source *root, char
 {
     char text[160];
     uint8_t digest[32];
-    int n = snprintf(text, sizeof text, "template|%s|%u|%u|%u", root->hash, in->vcpus, in->memory_mib, in->disk_mib);
+    int n = snprintf(text, sizeof text, "template|%s|%u|%u|%u", root->hash, in->vcpus, in->memory_mib,
+                     in->disk_mib);
     sha256(text, (size_t)n, digest);
     for (int i = 0; i < TEMPLATE_ID_LEN; i++)
         id[i] = "abcdefghijklmnopqrstuvwxyz0123456789"[digest[i] % 36];
@@ -134,8 +141,8 @@ static int grow(struct draft *d, int fd, uint32_t disk_mib, struct err *e)
     return 0;
 }
 
-static int import_template(struct store *s, const struct import *in, const struct source *root, const struct manifest *want,
-                           const char *artifact, struct err *e)
+static int import_template(struct store *s, const struct import *in, const struct source *root,
+                           const struct manifest *want, const char *artifact, struct err *e)
 {
     struct draft d _cleanup_draft_;
     if (draft_open(s, &d, e) < 0)
@@ -155,10 +162,12 @@ static int refresh(struct store *s, const struct manifest *want, const char *art
     _cleanup_free_ char *text = NULL;
     size_t n;
     struct manifest m;
-    if (file_read(s->fd, path, MANIFEST_MAX_BYTES, &text, &n, e) < 0 || manifest_parse(text, n, artifact, &m, e) < 0)
+    if (file_read(s->fd, path, MANIFEST_MAX_BYTES, &text, &n, e) < 0 ||
+        manifest_parse(text, n, artifact, &m, e) < 0)
         return -1;
-    if (strcmp(m.kernel, want->kernel) == 0 && strcmp(m.tools, want->tools) == 0 && strcmp(m.name, want->name) == 0 &&
-        strcmp(m.default_user, want->default_user) == 0 && strcmp(m.default_workdir, want->default_workdir) == 0)
+    if (strcmp(m.kernel, want->kernel) == 0 && strcmp(m.tools, want->tools) == 0 &&
+        strcmp(m.name, want->name) == 0 && strcmp(m.default_user, want->default_user) == 0 &&
+        strcmp(m.default_workdir, want->default_workdir) == 0)
         return 0;
     memcpy(m.kernel, want->kernel, sizeof m.kernel);
     memcpy(m.tools, want->tools, sizeof m.tools);
@@ -182,13 +191,18 @@ int import_run(struct store *s, struct import *in, char id[TEMPLATE_ID_LEN + 1],
     if (in->disk_mib == 0)
         in->disk_mib = (uint32_t)((root.size + (1 << 20) - 1) >> 20);
     if (((int64_t)in->disk_mib << 20) < root.size)
-        return err_set(e, ERR_INVALID, "%s has %lld MiB, more than the disk of %u MiB", in->root, (long long)(root.size >> 20),
-                       in->disk_mib);
-    if (import_object(s, &kernel, "kernel", "vmlinux", e) < 0 || import_object(s, &tools, "tools", "tools.erofs", e) < 0)
+        return err_set(e, ERR_INVALID, "%s has %lld MiB, more than the disk of %u MiB", in->root,
+                       (long long)(root.size >> 20), in->disk_mib);
+    if (import_object(s, &kernel, "kernel", "vmlinux", e) < 0 ||
+        import_object(s, &tools, "tools", "tools.erofs", e) < 0)
         return -1;
     template_id(in, &root, id);
-    struct manifest m = {.kind = MANIFEST_TEMPLATE, .created_ms = clock_realtime_ms(), .vcpus = in->vcpus,
-                         .memory_mib = in->memory_mib, .disk_mib = in->disk_mib, .guest_protocol = GUEST_PROTOCOL};
+    struct manifest m = {.kind = MANIFEST_TEMPLATE,
+                         .created_ms = clock_realtime_ms(),
+                         .vcpus = in->vcpus,
+                         .memory_mib = in->memory_mib,
+                         .disk_mib = in->disk_mib,
+                         .guest_protocol = GUEST_PROTOCOL};
     snprintf(m.id, sizeof m.id, "%s", id);
     snprintf(m.name, sizeof m.name, "%s", in->name);
     snprintf(m.default_user, sizeof m.default_user, "%s", in->default_user);

@@ -1,5 +1,6 @@
-/* Owns the making of class snapshots. Invariant: no user code ever ran in the guest whose memory becomes a template, and it never
- * had an identity: it boots, envd becomes healthy, user processes are frozen, memory is written. */
+/* Owns the making of class snapshots. Invariant: no user code ever ran in the guest whose memory becomes a
+ * template, and it never had an identity: it boots, envd becomes healthy, user processes are frozen, memory
+ * is written. */
 #include "node/template/make.h"
 
 #include "lib/base/cleanup.h"
@@ -64,7 +65,8 @@ static int run_guest(struct making *m, struct vm *vm, struct err *e)
     image_to_vm(&m->image, layer, &image);
     image.memory = memory;
     if (vm_boot(vm, "", 0, &image, e) < 0 || guest_open(vm, n->cfg.boot_timeout_ms, e) < 0 ||
-        guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e) < 0 || guest_freeze(vm, n->cfg.boot_timeout_ms, e) < 0)
+        guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e) < 0 ||
+        guest_freeze(vm, n->cfg.boot_timeout_ms, e) < 0)
         return -1;
     Cube__Vmm__V1__SnapshotDone done;
     struct vm_snapshot snap = {.state = state, .memory = memory};
@@ -77,8 +79,8 @@ static int run_guest(struct making *m, struct vm *vm, struct err *e)
     return 0;
 }
 
-/* The first use of the snapshot, before anybody depends on it: it must restore and answer, and what it touches on the way is the working
- * set that later clones get mapped at once. */
+/* The first use of the snapshot, before anybody depends on it: it must restore and answer, and what it
+ * touches on the way is the working set that later clones get mapped at once. */
 static int try_out(struct making *m, struct vm *vm, struct err *e)
 {
     struct node *n = m->node;
@@ -99,16 +101,22 @@ static int try_out(struct making *m, struct vm *vm, struct err *e)
     Cube__V1__SandboxSpec spec = CUBE__V1__SANDBOX_SPEC__INIT;
     Cube__Node__V1__Receipt receipt = CUBE__NODE__V1__RECEIPT__INIT;
     spec.template_id = m->manifest.parent;
-    struct guest_identity id = {.sandbox_id = "i00000000000000000000", .envd_token = "", .default_user = m->manifest.default_user,
-                                .default_workdir = m->manifest.default_workdir, .spec = &spec, .gen = 1, .replace_envs = true};
+    struct guest_identity id = {.sandbox_id = "i00000000000000000000",
+                                .envd_token = "",
+                                .default_user = m->manifest.default_user,
+                                .default_workdir = m->manifest.default_workdir,
+                                .spec = &spec,
+                                .gen = 1,
+                                .replace_envs = true};
     if (vm_restore(vm, "", 0, &image, e) < 0 || guest_open(vm, n->cfg.restore_timeout_ms, e) < 0 ||
-        guest_identify(vm, &id, &receipt, e) < 0 || guest_wait_healthy(vm, n->cfg.restore_timeout_ms, e) < 0 ||
-        vm_working_set(vm, set, e) < 0)
+        guest_identify(vm, &id, &receipt, e) < 0 ||
+        guest_wait_healthy(vm, n->cfg.restore_timeout_ms, e) < 0 || vm_working_set(vm, set, e) < 0)
         return err_wrap(e, "trying the new snapshot");
     return manifest_add(&m->manifest, "working-set", 0, NULL, e);
 }
 
-static int in_a_vm(struct making *m, int (*work)(struct making *m, struct vm *vm, struct err *e), struct err *e)
+static int in_a_vm(struct making *m, int (*work)(struct making *m, struct vm *vm, struct err *e),
+                   struct err *e)
 {
     struct vm *vm = vm_make(m->node, e);
     if (!vm)
@@ -117,7 +125,8 @@ static int in_a_vm(struct making *m, int (*work)(struct making *m, struct vm *vm
     if (rc < 0) {
         char tail[600];
         vm_console_tail(vm, tail, sizeof tail);
-        log_line(LOG_WARN, &(struct log_about){.err = e}, "the guest of template %s failed; console: %s", m->manifest.parent, tail);
+        log_line(LOG_WARN, &(struct log_about){.err = e}, "the guest of template %s failed; console: %s",
+                 m->manifest.parent, tail);
     }
     vm_destroy(vm);
     return rc;
@@ -143,8 +152,10 @@ static int describe(struct making *m, struct err *e)
     o->class = m->node->class;
     const struct manifest_file *root = manifest_find(t, "root.ext4");
     return manifest_add(o, "state", 0, NULL, e) < 0 || manifest_add(o, "memory", 0, NULL, e) < 0 ||
-                   manifest_add(o, "layer", 0, NULL, e) < 0 || manifest_add(o, "root.ext4", root->size, root->hash, e) < 0
-               ? -1 : 0;
+                   manifest_add(o, "layer", 0, NULL, e) < 0 ||
+                   manifest_add(o, "root.ext4", root->size, root->hash, e) < 0
+               ? -1
+               : 0;
 }
 
 static int make(struct making *m, struct err *e)
@@ -178,6 +189,7 @@ int make_snapshot(struct node *n, const char *template_id, struct err *e)
     image_close(&m.image);
     draft_drop(&m.draft);
     if (rc == 0)
-        log_info("template %s: snapshot %s made in %lld ms", template_id, m.manifest.id, (long long)(clock_mono_us() - began) / 1000);
+        log_info("template %s: snapshot %s made in %lld ms", template_id, m.manifest.id,
+                 (long long)(clock_mono_us() - began) / 1000);
     return rc;
 }

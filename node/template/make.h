@@ -1,4 +1,5 @@
-/* Making a template's snapshot for this class of host: boot with the memory in a file, wait for envd, freeze, write, publish. */
+/* Making a template's snapshot for this class of host: boot with the memory in a file, wait for envd, freeze,
+ * write, publish. */
 #pragma once
 
 #include "node/daemon/node.h"

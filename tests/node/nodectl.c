@@ -27,14 +27,20 @@ static int fail(const struct err *e)
 static int start(struct command *c, const char *id, uint64_t gen)
 {
     struct err e = {0};
-    struct node_start s = {.id = id, .gen = gen, .snapshot_id = c->snapshot_id, .restore = c->restore, .reboot = c->reboot,
+    struct node_start s = {.id = id,
+                           .gen = gen,
+                           .snapshot_id = c->snapshot_id,
+                           .restore = c->restore,
+                           .reboot = c->reboot,
                            .auto_pause = c->auto_pause};
     Cube__Node__V1__Receipt r = CUBE__NODE__V1__RECEIPT__INIT;
     if (node_start(&c->client, &s, &r, &e) < 0)
         return fail(&e);
-    printf("started total_us=%lld vmm_us=%lld init_us=%lld from_pool=%d clock=%d random=%d identity=%d network=%d tokens=%d generation=%llu\n",
-           (long long)r.total_us, (long long)r.vmm_us, (long long)r.init_us, r.from_pool, r.clock_set, r.random_reseeded, r.identity_set,
-           r.network_set, r.tokens_set, (unsigned long long)r.generation_file);
+    printf("started total_us=%lld vmm_us=%lld init_us=%lld from_pool=%d clock=%d random=%d identity=%d "
+           "network=%d tokens=%d generation=%llu\n",
+           (long long)r.total_us, (long long)r.vmm_us, (long long)r.init_us, r.from_pool, r.clock_set,
+           r.random_reseeded, r.identity_set, r.network_set, r.tokens_set,
+           (unsigned long long)r.generation_file);
     return 0;
 }
 
@@ -42,15 +48,17 @@ static int list(struct command *c)
 {
     struct err e = {0};
     Cube__Node__V1__ListRequest req = CUBE__NODE__V1__LIST_REQUEST__INIT;
-    ProtobufCMessage *m = node_call(&c->client, "List", &req.base, &cube__node__v1__list_reply__descriptor, &e);
+    ProtobufCMessage *m =
+        node_call(&c->client, "List", &req.base, &cube__node__v1__list_reply__descriptor, &e);
     if (!m)
         return fail(&e);
     const Cube__Node__V1__ListReply *r = (Cube__Node__V1__ListReply *)m;
     for (size_t i = 0; i < r->n_sandboxes; i++) {
         const Cube__Master__V1__NodeSandbox *s = r->sandboxes[i];
-        printf("%s gen=%llu %s healthy=%d snapshot=%s reason=%s\n", s->spec->sandbox_id, (unsigned long long)s->gen,
-               protobuf_c_enum_descriptor_get_value(&cube__v1__sandbox_state__descriptor, s->state)->name, s->healthy, s->snapshot_id,
-               s->reason);
+        printf("%s gen=%llu %s healthy=%d snapshot=%s reason=%s\n", s->spec->sandbox_id,
+               (unsigned long long)s->gen,
+               protobuf_c_enum_descriptor_get_value(&cube__v1__sandbox_state__descriptor, s->state)->name,
+               s->healthy, s->snapshot_id, s->reason);
     }
     protobuf_c_message_free_unpacked(m, NULL);
     return 0;
@@ -61,7 +69,8 @@ static int logs(struct command *c, const char *id)
     struct err e = {0};
     Cube__Master__V1__ReadLogRequest req = CUBE__MASTER__V1__READ_LOG_REQUEST__INIT;
     req.sandbox_id = (char *)id;
-    ProtobufCMessage *m = node_call(&c->client, "ReadLog", &req.base, &cube__master__v1__read_log_reply__descriptor, &e);
+    ProtobufCMessage *m =
+        node_call(&c->client, "ReadLog", &req.base, &cube__master__v1__read_log_reply__descriptor, &e);
     if (!m)
         return fail(&e);
     const Cube__Master__V1__ReadLogReply *r = (Cube__Master__V1__ReadLogReply *)m;
@@ -78,13 +87,15 @@ static int metrics(struct command *c, const char *id)
     Cube__Master__V1__MetricsRequest req = CUBE__MASTER__V1__METRICS_REQUEST__INIT;
     req.n_sandbox_ids = 1;
     req.sandbox_ids = ids;
-    ProtobufCMessage *m = node_call(&c->client, "Metrics", &req.base, &cube__master__v1__metrics_reply__descriptor, &e);
+    ProtobufCMessage *m =
+        node_call(&c->client, "Metrics", &req.base, &cube__master__v1__metrics_reply__descriptor, &e);
     if (!m)
         return fail(&e);
     const Cube__Master__V1__MetricsReply *r = (Cube__Master__V1__MetricsReply *)m;
     for (size_t i = 0; i < r->n_points; i++)
-        printf("%lld cpus=%u cpu=%.1f mem=%llu/%llu disk=%llu/%llu\n", (long long)r->points[i]->ts_ms, r->points[i]->cpu_count,
-               r->points[i]->cpu_used_pct, (unsigned long long)r->points[i]->mem_used, (unsigned long long)r->points[i]->mem_total,
+        printf("%lld cpus=%u cpu=%.1f mem=%llu/%llu disk=%llu/%llu\n", (long long)r->points[i]->ts_ms,
+               r->points[i]->cpu_count, r->points[i]->cpu_used_pct,
+               (unsigned long long)r->points[i]->mem_used, (unsigned long long)r->points[i]->mem_total,
                (unsigned long long)r->points[i]->disk_used, (unsigned long long)r->points[i]->disk_total);
     protobuf_c_message_free_unpacked(m, NULL);
     return 0;
@@ -97,7 +108,8 @@ static int update(struct command *c, const char *id, uint64_t gen)
     req.sandbox_id = (char *)id;
     req.gen = gen;
     req.remaining_ms = c->client.remaining_ms;
-    ProtobufCMessage *m = node_call(&c->client, "Update", &req.base, &cube__node__v1__update_reply__descriptor, &e);
+    ProtobufCMessage *m =
+        node_call(&c->client, "Update", &req.base, &cube__node__v1__update_reply__descriptor, &e);
     if (!m)
         return fail(&e);
     printf("updated\n");
@@ -110,7 +122,8 @@ static int delete_snapshot(struct command *c, const char *id)
     struct err e = {0};
     Cube__Node__V1__DeleteSnapshotRequest req = CUBE__NODE__V1__DELETE_SNAPSHOT_REQUEST__INIT;
     req.snapshot_id = (char *)id;
-    ProtobufCMessage *m = node_call(&c->client, "DeleteSnapshot", &req.base, &cube__node__v1__kill_reply__descriptor, &e);
+    ProtobufCMessage *m =
+        node_call(&c->client, "DeleteSnapshot", &req.base, &cube__node__v1__kill_reply__descriptor, &e);
     if (!m)
         return fail(&e);
     printf("deleted existed=%d\n", ((Cube__Node__V1__KillReply *)m)->existed);
@@ -147,7 +160,8 @@ static int run(struct command *c)
         char snapshot[64];
         if (node_pause(&c->client, id, gen, c->fs_only, &frozen, &durable, snapshot, &e) < 0)
             return fail(&e);
-        printf("paused snapshot=%s frozen_us=%lld durable_us=%lld\n", snapshot, (long long)frozen, (long long)durable);
+        printf("paused snapshot=%s frozen_us=%lld durable_us=%lld\n", snapshot, (long long)frozen,
+               (long long)durable);
         return 0;
     }
     if (strcmp(what, "snapshot") == 0) {
@@ -174,33 +188,59 @@ static void run_fiber(void *arg)
     struct command *c = arg;
     struct err e = {0};
     fiber_sleep(0); /* until the loop runs: a stop before that would be lost */
-    c->status = node_client_open(&c->client, c->client.loop, c->address, c->key_dir, &e) < 0 ? fail(&e) : run(c);
+    c->status =
+        node_client_open(&c->client, c->client.loop, c->address, c->key_dir, &e) < 0 ? fail(&e) : run(c);
     loop_stop(c->client.loop);
 }
 
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"address", required_argument, NULL, 'a'}, {"keys", required_argument, NULL, 'k'},  {"template", required_argument, NULL, 't'},
-        {"run", required_argument, NULL, 'd'},     {"remaining", required_argument, NULL, 'r'}, {"snapshot", required_argument, NULL, 's'},
-        {"user", required_argument, NULL, 'u'},    {"auto-pause", no_argument, NULL, 'p'},  {"restore", no_argument, NULL, 'R'},
-        {"reboot", no_argument, NULL, 'b'},        {"filesystem-only", no_argument, NULL, 'f'}, {0}};
+        {"address", required_argument, NULL, 'a'},   {"keys", required_argument, NULL, 'k'},
+        {"template", required_argument, NULL, 't'},  {"run", required_argument, NULL, 'd'},
+        {"remaining", required_argument, NULL, 'r'}, {"snapshot", required_argument, NULL, 's'},
+        {"user", required_argument, NULL, 'u'},      {"auto-pause", no_argument, NULL, 'p'},
+        {"restore", no_argument, NULL, 'R'},         {"reboot", no_argument, NULL, 'b'},
+        {"filesystem-only", no_argument, NULL, 'f'}, {0}};
     static struct command c = {.address = "127.0.0.1:3040", .user = "root"};
     c.client.template_id = "";
     for (int o; (o = getopt_long(argc, argv, "+", options, NULL)) != -1;) {
         switch (o) {
-        case 'a': c.address = optarg; break;
-        case 'k': c.key_dir = optarg; break;
-        case 't': c.client.template_id = optarg; break;
-        case 'd': c.client.run_dir = optarg; break;
-        case 'r': c.client.remaining_ms = atoll(optarg); break;
-        case 's': c.snapshot_id = optarg; break;
-        case 'u': c.user = optarg; break;
-        case 'p': c.auto_pause = true; break;
-        case 'R': c.restore = true; break;
-        case 'b': c.reboot = true; break;
-        case 'f': c.fs_only = true; break;
-        default: return 2;
+        case 'a':
+            c.address = optarg;
+            break;
+        case 'k':
+            c.key_dir = optarg;
+            break;
+        case 't':
+            c.client.template_id = optarg;
+            break;
+        case 'd':
+            c.client.run_dir = optarg;
+            break;
+        case 'r':
+            c.client.remaining_ms = atoll(optarg);
+            break;
+        case 's':
+            c.snapshot_id = optarg;
+            break;
+        case 'u':
+            c.user = optarg;
+            break;
+        case 'p':
+            c.auto_pause = true;
+            break;
+        case 'R':
+            c.restore = true;
+            break;
+        case 'b':
+            c.reboot = true;
+            break;
+        case 'f':
+            c.fs_only = true;
+            break;
+        default:
+            return 2;
         }
     }
     if (optind >= argc)

@@ -1,4 +1,5 @@
-/* The store: artifacts are whole or absent, damage is noticed, and the manifest's format is what the stored fixture says. */
+/* The store: artifacts are whole or absent, damage is noticed, and the manifest's format is what the stored
+ * fixture says. */
 #include "check.h"
 
 #include "lib/base/buf.h"
