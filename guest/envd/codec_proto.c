@@ -204,6 +204,8 @@ const char *codec_decode(enum codec codec, const struct message *m, const char *
                          struct arena *a)
 {
     memset(out, 0, m->size);
+    if (!n)
+        p = ""; /* an empty body has no address */
     const char *bad =
         codec == CODEC_JSON ? codec_decode_json(m, p, n, out, a) : codec_decode_proto(m, p, n, out, a);
     fill_strings(m, out);
