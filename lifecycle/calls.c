@@ -1,5 +1,5 @@
-/* Owns the ways out of this process: scripts in Redis and calls to a master, both waited for in fibers. Invariant: a
- * proposal is sent to one master; only one that surely never arrived is sent to another. */
+/* Owns the ways out of this process: scripts in Redis and calls to a master, both waited for in fibers.
+ * Invariant: a proposal is sent to one master; only one that surely never arrived is sent to another. */
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lifecycle/lifecycle.h"
@@ -71,8 +71,9 @@ static void on_reply(const ProtobufCMessage *reply, const struct err *e, void *d
     fiber_event_set(&w->done);
 }
 
-int master_call(struct lifecycle *l, const char *path, const ProtobufCMessage *in, const ProtobufCMessageDescriptor *out,
-                int64_t timeout_ms, const char *trace, ProtobufCMessage **reply, struct err *e)
+int master_call(struct lifecycle *l, const char *path, const ProtobufCMessage *in,
+                const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+                ProtobufCMessage **reply, struct err *e)
 {
     err_set(e, ERR_UNAVAILABLE, "no master is known");
     e->sys = ECONNREFUSED;
@@ -119,7 +120,8 @@ static int members_parse(const redisReply *r, void *out, struct err *e)
     struct lifecycle *l = out;
     if (r->type != REDIS_REPLY_ARRAY)
         return err_set(e, ERR_INTERNAL, "discovering masters: unexpected answer");
-    /* Members are "<instance> <address>". Masters that left keep their client: a call to them fails over at once. */
+    /* Members are "<instance> <address>". Masters that left keep their client: a call to them fails over at
+     * once. */
     for (size_t i = 0; i < r->elements; i++) {
         const char *space = r->element[i]->str ? strchr(r->element[i]->str, ' ') : NULL;
         if (space)
@@ -155,8 +157,8 @@ static void on_members(const redisReply *reply, const struct err *e, void *data)
 static void on_discover(struct loop_timer *t)
 {
     (void)t;
-    redis_command(discover_for->redis, on_members, discover_for, "ZRANGEBYSCORE %s:svc:master %lld +inf", discover_for->prefix,
-                  (long long)clock_realtime_ms());
+    redis_command(discover_for->redis, on_members, discover_for, "ZRANGEBYSCORE %s:svc:master %lld +inf",
+                  discover_for->prefix, (long long)clock_realtime_ms());
 }
 
 int masters_start(struct lifecycle *l, struct err *e)
@@ -174,6 +176,7 @@ int masters_start(struct lifecycle *l, struct err *e)
         master_add(l, a);
     free(list);
     if (!l->master_count)
-        return err_set(e, ERR_INVALID, "lifecycle.master names no master; give host:port, a list, or \"discover\"");
+        return err_set(e, ERR_INVALID,
+                       "lifecycle.master names no master; give host:port, a list, or \"discover\"");
     return 0;
 }

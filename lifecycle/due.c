@@ -1,6 +1,6 @@
-/* Owns what happens at a deadline: the sandbox's own action is proposed to a master, with the rev that was seen, so a
- * timeout that was extended meanwhile is not touched. Invariant: at most one proposal per sandbox is in flight here;
- * pauses are bounded and give way to wakes. */
+/* Owns what happens at a deadline: the sandbox's own action is proposed to a master, with the rev that was
+ * seen, so a timeout that was extended meanwhile is not touched. Invariant: at most one proposal per sandbox
+ * is in flight here; pauses are bounded and give way to wakes. */
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
@@ -13,14 +13,18 @@
 #include <string.h>
 
 #define BUCKETS 4096
-#define YIELD_MS 20       /* a pause waits in steps of this while wakes are in flight */
+#define YIELD_MS 20 /* a pause waits in steps of this while wakes are in flight */
 #define YIELD_MAX_MS 2000
 #define BACKOFF_MIN_MS 500
 #define BACKOFF_MAX_MS 30000
 
-struct metric metric_due_late = {.name = "cube_lifecycle_deadline_late_us", .help = "how late a deadline was acted on", .kind = METRIC_HISTOGRAM};
-struct metric metric_due_done = {.name = "cube_lifecycle_deadlines_total", .labels = "result=\"done\"", .help = "deadlines acted on"};
-struct metric metric_due_failed = {.name = "cube_lifecycle_deadlines_total", .labels = "result=\"failed\"", .help = "deadlines acted on"};
+struct metric metric_due_late = {.name = "cube_lifecycle_deadline_late_us",
+                                 .help = "how late a deadline was acted on",
+                                 .kind = METRIC_HISTOGRAM};
+struct metric metric_due_done = {
+    .name = "cube_lifecycle_deadlines_total", .labels = "result=\"done\"", .help = "deadlines acted on"};
+struct metric metric_due_failed = {
+    .name = "cube_lifecycle_deadlines_total", .labels = "result=\"failed\"", .help = "deadlines acted on"};
 
 /* A sandbox that is due: while its proposal runs, and for the pause after one that failed. */
 struct due {
@@ -32,7 +36,8 @@ struct due {
     struct due *next;
 };
 
-#define WORKING_MAX 1024 /* proposals in flight; what is due beyond that is looked at when some have ended */
+#define WORKING_MAX 1024 /* proposals in flight; what is due beyond that is looked at when some have ended   \
+                          */
 
 static struct due *buckets[BUCKETS];
 static unsigned working;
@@ -71,7 +76,8 @@ static int propose_kill(struct due *d, struct err *e)
     q.sandbox_id = d->id;
     q.if_rev = d->rev;
     q.reason = "timeout";
-    return master_call(d->l, "/cube.master.v1.Sandboxes/Kill", &q.base, &cube__master__v1__kill_reply__descriptor, 20000, NULL, NULL, e);
+    return master_call(d->l, "/cube.master.v1.Sandboxes/Kill", &q.base,
+                       &cube__master__v1__kill_reply__descriptor, 20000, NULL, NULL, e);
 }
 
 static int propose_pause(struct due *d, struct err *e)
@@ -81,8 +87,8 @@ static int propose_pause(struct due *d, struct err *e)
     q.if_rev = d->rev;
     q.reason = "timeout";
     q.by_policy = true; /* the master knows whether the sandbox wants its memory kept */
-    return master_call(d->l, "/cube.master.v1.Sandboxes/Pause", &q.base, &cube__master__v1__sandbox_reply__descriptor, 120000, NULL,
-                       NULL, e);
+    return master_call(d->l, "/cube.master.v1.Sandboxes/Pause", &q.base,
+                       &cube__master__v1__sandbox_reply__descriptor, 120000, NULL, NULL, e);
 }
 
 static int propose_extend(struct due *d, struct err *e)
@@ -92,8 +98,8 @@ static int propose_extend(struct due *d, struct err *e)
     q.sandbox_id = d->id;
     q.if_rev = d->rev;
     q.timeout_ms = left > 0 ? left : 1;
-    return master_call(d->l, "/cube.master.v1.Sandboxes/SetDeadline", &q.base, &cube__master__v1__sandbox_reply__descriptor, 10000,
-                       NULL, NULL, e);
+    return master_call(d->l, "/cube.master.v1.Sandboxes/SetDeadline", &q.base,
+                       &cube__master__v1__sandbox_reply__descriptor, 10000, NULL, NULL, e);
 }
 
 static void due_fiber(void *arg)
@@ -128,8 +134,8 @@ static void due_fiber(void *arg)
         d->backoff_ms = BACKOFF_MAX_MS;
     d->not_before_ms = clock_realtime_ms() + d->backoff_ms;
     d->working = false;
-    log_line(LOG_WARN, &(struct log_about){.sandbox = d->id, .err = &e}, "a deadline's %s failed, again in %" PRId64 " ms: %s",
-             d->action, d->backoff_ms, e.msg);
+    log_line(LOG_WARN, &(struct log_about){.sandbox = d->id, .err = &e},
+             "a deadline's %s failed, again in %" PRId64 " ms: %s", d->action, d->backoff_ms, e.msg);
 }
 
 /* Groups of four: id, rev, action, value. */

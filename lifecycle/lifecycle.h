@@ -42,9 +42,11 @@ int script_run(struct lifecycle *l, struct redis_script *s, int n, const char *c
 
 /** Finds the masters and keeps them: from the configured list, or by discovery in Redis. */
 int masters_start(struct lifecycle *l, struct err *e);
-/** One call to any master, in a fiber; another is tried when one was never reached. `*reply` is owned by the caller. */
-int master_call(struct lifecycle *l, const char *path, const ProtobufCMessage *in, const ProtobufCMessageDescriptor *out,
-                int64_t timeout_ms, const char *trace, ProtobufCMessage **reply, struct err *e);
+/** One call to any master, in a fiber; another is tried when one was never reached. `*reply` is owned by the
+ * caller. */
+int master_call(struct lifecycle *l, const char *path, const ProtobufCMessage *in,
+                const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+                ProtobufCMessage **reply, struct err *e);
 
 /** Claims shards, announces this instance. */
 void shards_start(struct lifecycle *l);
@@ -52,5 +54,6 @@ void shards_start(struct lifecycle *l);
 void due_start(struct lifecycle *l);
 
 extern const struct rpc_method wake_methods[];
-extern struct metric metric_due_late, metric_due_done, metric_due_failed, metric_wakes, metric_wake_failed, metric_wake_shared;
+extern struct metric metric_due_late, metric_due_done, metric_due_failed, metric_wakes, metric_wake_failed,
+    metric_wake_shared;
 void lifecycle_metrics_register(void);

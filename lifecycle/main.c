@@ -1,5 +1,5 @@
-/* cube-lifecycle: deadlines, idle sandboxes, wake on request. Holds nothing that matters: claims expire, requests are
- * asked again. */
+/* cube-lifecycle: deadlines, idle sandboxes, wake on request. Holds nothing that matters: claims expire,
+ * requests are asked again. */
 #include "lib/base/cleanup.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
@@ -47,7 +47,9 @@ static int redis_start(struct lifecycle *l, struct err *e)
         rc.password = password;
     }
     l->redis = redis_new(l->loop, &rc);
-    return l->redis ? 0 : err_set(e, ERR_INVALID, "connecting to Redis at \"%s\": the address is not understood", l->cfg.redis);
+    return l->redis ? 0
+                    : err_set(e, ERR_INVALID, "connecting to Redis at \"%s\": the address is not understood",
+                              l->cfg.redis);
 }
 
 static int start(struct loop *loop, struct err *e)
@@ -55,7 +57,8 @@ static int start(struct loop *loop, struct err *e)
     struct lifecycle *l = &lifecycle;
     struct rpc_auth auth = {.role = RPC_ROLE_LIFECYCLE, .key_dir = l->cfg.key_dir};
     if (*l->cfg.ca)
-        auth = (struct rpc_auth){.role = RPC_ROLE_LIFECYCLE, .ca = l->cfg.ca, .cert = l->cfg.cert, .key = l->cfg.key};
+        auth = (struct rpc_auth){
+            .role = RPC_ROLE_LIFECYCLE, .ca = l->cfg.ca, .cert = l->cfg.cert, .key = l->cfg.key};
     if (lifecycle_config_check(&l->cfg, e) < 0 || !(l->creds = rpc_creds_load(&auth, e)))
         return -1;
     snprintf(l->prefix, sizeof l->prefix, "{c%c}", l->cfg.cell[0]);
@@ -82,8 +85,10 @@ int main(int argc, char **argv)
         .name = "cube-lifecycle",
         .section = "lifecycle",
         .summary = "ends, pauses and wakes sandboxes when their time has come",
-        .description = "Reads deadlines from Redis and proposes to a master what each sandbox asked for; serves cube.lifecycle.v1.Wake "
-                       "to the proxies. Any number may run: they share the deadlines and take over those of one that died.",
+        .description = "Reads deadlines from Redis and proposes to a master what each sandbox asked for; "
+                       "serves cube.lifecycle.v1.Wake "
+                       "to the proxies. Any number may run: they share the deadlines and take over those of "
+                       "one that died.",
         .keys = lifecycle_config_keys,
         .config = &lifecycle.cfg,
         .start = start,

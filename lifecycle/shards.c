@@ -1,5 +1,6 @@
-/* Owns this instance's share of the deadlines. Invariant: a shard is acted on only while the claim in Redis names this
- * instance (the script that reads deadlines checks it again), so a paused or cut-off process does no harm. */
+/* Owns this instance's share of the deadlines. Invariant: a shard is acted on only while the claim in Redis
+ * names this instance (the script that reads deadlines checks it again), so a paused or cut-off process does
+ * no harm. */
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lifecycle/lifecycle.h"
@@ -30,7 +31,8 @@ static void own_address(struct lifecycle *l, char *out, size_t size)
 {
     const char *port = strrchr(l->cfg.listen, ':');
     if (port && strcmp(port, ":0") == 0)
-        snprintf(out, size, "%.*s:%d", (int)(port - l->cfg.listen), l->cfg.listen, rpc_server_port(l->server));
+        snprintf(out, size, "%.*s:%d", (int)(port - l->cfg.listen), l->cfg.listen,
+                 rpc_server_port(l->server));
     else
         snprintf(out, size, "%s", l->cfg.listen);
 }
@@ -45,7 +47,8 @@ static void renew_fiber(void *arg)
     snprintf(ttl, sizeof ttl, "%" PRId64, l->cfg.claim_ttl_ms);
     own_address(l, address, sizeof address);
     if (redis_connected(l->redis) &&
-        script_run(l, &script_announce, 5, (const char *[]){"lifecycle", l->instance, address, now, ttl}, NULL, NULL, &e) == 0 &&
+        script_run(l, &script_announce, 5, (const char *[]){"lifecycle", l->instance, address, now, ttl},
+                   NULL, NULL, &e) == 0 &&
         script_run(l, &script_claim, 3, (const char *[]){l->instance, now, ttl}, held_parse, l, &e) == 0) {
         if (strlen(l->shards) != had)
             log_info("holding %zu of %d shards of the deadlines", strlen(l->shards), SHARDS);

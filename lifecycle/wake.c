@@ -1,6 +1,6 @@
-/* Owns the Wake service: a request for a paused sandbox waits here until the sandbox runs. Invariant: one resume per
- * sandbox is asked for by this instance, however many requests wait for it (across instances the committer sees to it);
- * the number in flight is bounded and pauses give way. */
+/* Owns the Wake service: a request for a paused sandbox waits here until the sandbox runs. Invariant: one
+ * resume per sandbox is asked for by this instance, however many requests wait for it (across instances the
+ * committer sees to it); the number in flight is bounded and pauses give way. */
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
@@ -17,13 +17,18 @@
 #define WAITERS_MAX 4096 /* of one sandbox */
 #define RESUME_TIMEOUT_MS 65000
 
-struct metric metric_wakes = {.name = "cube_lifecycle_wake_us", .help = "time from a wake's request to the running sandbox", .kind = METRIC_HISTOGRAM};
-struct metric metric_wake_failed = {.name = "cube_lifecycle_wakes_failed_total", .help = "wakes that ended in an error"};
-struct metric metric_wake_shared = {.name = "cube_lifecycle_wakes_shared_total", .help = "requests that waited for a wake in flight"};
+struct metric metric_wakes = {.name = "cube_lifecycle_wake_us",
+                              .help = "time from a wake's request to the running sandbox",
+                              .kind = METRIC_HISTOGRAM};
+struct metric metric_wake_failed = {.name = "cube_lifecycle_wakes_failed_total",
+                                    .help = "wakes that ended in an error"};
+struct metric metric_wake_shared = {.name = "cube_lifecycle_wakes_shared_total",
+                                    .help = "requests that waited for a wake in flight"};
 
 void lifecycle_metrics_register(void)
 {
-    struct metric *all[] = {&metric_due_late, &metric_due_done, &metric_due_failed, &metric_wakes, &metric_wake_failed, &metric_wake_shared};
+    struct metric *all[] = {&metric_due_late, &metric_due_done,    &metric_due_failed,
+                            &metric_wakes,    &metric_wake_failed, &metric_wake_shared};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         metric_register(all[i]);
 }
@@ -88,8 +93,8 @@ static void wake_fiber(void *arg)
     q.wake = true;
     q.extend_only = true;
     l->wakes++;
-    int rc = master_call(l, "/cube.master.v1.Sandboxes/Resume", &q.base, &cube__master__v1__resume_reply__descriptor,
-                         RESUME_TIMEOUT_MS, w->trace, &msg, &e);
+    int rc = master_call(l, "/cube.master.v1.Sandboxes/Resume", &q.base,
+                         &cube__master__v1__resume_reply__descriptor, RESUME_TIMEOUT_MS, w->trace, &msg, &e);
     l->wakes--;
     Cube__Master__V1__ResumeReply *got = (Cube__Master__V1__ResumeReply *)msg;
     if (rc == 0 && got->sandbox) {
@@ -101,7 +106,8 @@ static void wake_fiber(void *arg)
         reply.took_ms = clock_boot_ms() - w->begun_ms;
         metric_observe_us(&metric_wakes, reply.took_ms * 1000);
         log_line(LOG_INFO, &(struct log_about){.sandbox = w->id, .gen = reply.gen, .trace = w->trace},
-                 "woken for %zu request%s in %" PRId64 " ms", w->count, w->count == 1 ? "" : "s", reply.took_ms);
+                 "woken for %zu request%s in %" PRId64 " ms", w->count, w->count == 1 ? "" : "s",
+                 reply.took_ms);
         wake_answer(w, &reply, NULL);
     } else {
         metric_add(&metric_wake_failed, 1);

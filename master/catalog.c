@@ -1,9 +1,10 @@
-/* Owns keys, teams and templates: the Catalog service. Invariant: an answered write is in Redis and in the journal; keys
- * are known by their digest only. */
+/* Owns keys and teams of the Catalog service, and the replay of its journal. Invariant: an answered write is
+ * in Redis and in the journal; keys are known by their digest only. */
 #include "master/cell.h"
 
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
+#include "master/catalog.h"
 #include "master/ops.h"
 
 #include <ctype.h>
@@ -13,19 +14,7 @@
 #include <string.h>
 
 typedef Cube__Master__V1__Team Team;
-typedef Cube__Master__V1__Template Template;
 typedef Cube__Master__V1__Key Key;
-
-static bool name_ok(const char *s, size_t max, const char *extra)
-{
-    size_t n = strlen(s);
-    if (n == 0 || n > max)
-        return false;
-    for (const char *p = s; *p; p++)
-        if (!islower((unsigned char)*p) && !isdigit((unsigned char)*p) && !strchr(extra, *p))
-            return false;
-    return true;
-}
 
 static const char *field(const redisReply *hash, const char *name)
 {
@@ -46,12 +35,6 @@ static char *copy(const char *s)
 static void set(char **at, const char *s)
 {
     *at = copy(s);
-}
-
-static int int_parse(const redisReply *r, void *out, struct err *e)
-{
-    *(int64_t *)out = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
-    return 0;
 }
 
 /* ---- teams ---- */
@@ -102,16 +85,18 @@ static int team_write(struct master *m, const char *mode, const Team *t, struct 
         else
             db_arg_int(&a, rows[i].number);
     }
-    return db_eval(m, &script_catalog, &a, int_parse, &done, e);
+    return db_eval(m, &script_catalog, &a, catalog_int_parse, &done, e);
 }
 
 static void serve_put_team(struct request *r)
 {
     Team *t = (Team *)r->in;
     struct err e = {0};
-    if (strlen(t->team_id) > TEAM_ID_MAX || !name_ok(t->team_id, TEAM_ID_MAX, "-_") || (*t->slug && !name_ok(t->slug, 63, "-_")) ||
-        strlen(t->name) > 256 || t->max_memory_mib > INT64_MAX / 2 || t->max_timeout_ms < 0) {
-        err_set(&e, ERR_INVALID, "a team has an ID and a slug of 1 to 63 of [a-z0-9_-], and a name of at most 256 bytes");
+    if (strlen(t->team_id) > TEAM_ID_MAX || !catalog_name_ok(t->team_id, TEAM_ID_MAX, "-_") ||
+        (*t->slug && !catalog_name_ok(t->slug, 63, "-_")) || strlen(t->name) > 256 ||
+        t->max_memory_mib > INT64_MAX / 2 || t->max_timeout_ms < 0) {
+        err_set(&e, ERR_INVALID,
+                "a team has an ID and a slug of 1 to 63 of [a-z0-9_-], and a name of at most 256 bytes");
         request_fail(r, &e);
         return;
     }
@@ -242,7 +227,8 @@ static void serve_check_key(struct request *r)
     key_get_free(&g);
 }
 
-static int key_write(struct master *m, const char *mode, const char *digest, const Key *k, int64_t *done, struct err *e)
+static int key_write(struct master *m, const char *mode, const char *digest, const Key *k, int64_t *done,
+                     struct err *e)
 {
     _cleanup_db_args_ struct db_args a;
     db_args_start(&a, m);
@@ -255,7 +241,7 @@ static int key_write(struct master *m, const char *mode, const char *digest, con
     db_arg(&a, k->mask);
     db_arg(&a, k->admin ? "1" : "0");
     db_arg_int(&a, k->created_ms);
-    return db_eval(m, &script_catalog, &a, int_parse, done, e);
+    return db_eval(m, &script_catalog, &a, catalog_int_parse, done, e);
 }
 
 static int key_journal(struct master *m, const char *digest, const Key *k, struct err *e)
@@ -292,7 +278,8 @@ static void serve_create_key(struct request *r)
     else if (!e.code && done == 1)
         key_journal(r->m, q->key_sha256, &k, &e);
     struct key_get known = {0};
-    if (!e.code && done == 0 && key_find(r->m, q->key_sha256, &known, &e) == 0 && strcmp(known.key->team_id, q->team_id) != 0)
+    if (!e.code && done == 0 && key_find(r->m, q->key_sha256, &known, &e) == 0 &&
+        strcmp(known.key->team_id, q->team_id) != 0)
         err_set(&e, ERR_CONFLICT, "this key exists and belongs to another team");
     if (e.code) {
         request_fail(r, &e);
@@ -373,236 +360,6 @@ static void serve_delete_key(struct request *r)
     request_reply(r, &reply.base);
 }
 
-/* ---- templates ---- */
-
-static int template_write(struct master *m, const char *mode, const Template *t, const uint8_t *packed, size_t n, struct err *e)
-{
-    _cleanup_db_args_ struct db_args a;
-    int64_t done = 0;
-    db_args_start(&a, m);
-    db_arg(&a, mode);
-    db_arg(&a, "template");
-    db_arg(&a, t->template_id);
-    db_arg(&a, t->team_id);
-    db_arg(&a, t->public_ ? "1" : "0");
-    db_arg_bytes(&a, packed, n);
-    db_arg_int(&a, t->created_ms);
-    for (size_t i = 0; i < t->n_aliases; i++) /* global names are kept below an empty namespace */
-        db_arg_printf(&a, "%s%s", strchr(t->aliases[i], '/') ? "" : "/", t->aliases[i]);
-    return db_eval(m, &script_catalog, &a, int_parse, &done, e);
-}
-
-static int template_check(const Template *t, struct err *e)
-{
-    if (!name_ok(t->template_id, TEMPLATE_ID_MAX, "-_:/."))
-        return err_set(e, ERR_INVALID, "a template ID is 1 to %d of [a-z0-9._:/-]", TEMPLATE_ID_MAX);
-    if (strlen(t->team_id) > TEAM_ID_MAX || t->n_aliases > 64)
-        return err_set(e, ERR_INVALID, "template %s: a team ID of at most 63 bytes and at most 64 names", t->template_id);
-    for (size_t i = 0; i < t->n_aliases; i++)
-        if (!name_ok(t->aliases[i], TEMPLATE_ID_MAX, "-_:/."))
-            return err_set(e, ERR_INVALID, "template %s: a name is 1 to %d of [a-z0-9._:/-]", t->template_id, TEMPLATE_ID_MAX);
-    if (!t->limits || !t->limits->vcpus || t->limits->vcpus > 1024 || t->limits->memory_mib < 16)
-        return err_set(e, ERR_INVALID, "template %s: vCPUs (1 to 1024) and memory (at least 16 MiB) are needed", t->template_id);
-    return 0;
-}
-
-int catalog_put_template(struct master *m, Cube__Master__V1__Template *t, struct err *e)
-{
-    int64_t now = m->now_ms();
-    if (template_check(t, e) < 0)
-        return -1;
-    t->updated_ms = now;
-    if (!t->created_ms)
-        t->created_ms = now;
-    size_t n = cube__master__v1__template__get_packed_size(t);
-    _cleanup_free_ uint8_t *bytes = malloc(n + 1);
-    if (!bytes)
-        abort();
-    cube__master__v1__template__pack(t, bytes);
-    if (template_write(m, "force", t, bytes, n, e) < 0)
-        return -1;
-    return journal_append(m->journal, "template", bytes, n, e);
-}
-
-static void serve_put_template(struct request *r)
-{
-    struct err e = {0};
-    if (catalog_put_template(r->m, (Template *)r->in, &e) < 0)
-        request_fail(r, &e);
-    else
-        request_reply(r, r->in);
-}
-
-/* `row`: pb, team, public, spawn_count, last_spawned. */
-static Template *template_read(const redisReply *row)
-{
-    if (row->type != REDIS_REPLY_ARRAY || row->elements < 5 || row->element[0]->type != REDIS_REPLY_STRING)
-        return NULL;
-    Template *t = cube__master__v1__template__unpack(NULL, row->element[0]->len, (const uint8_t *)row->element[0]->str);
-    if (!t)
-        return NULL;
-    t->spawn_count = row->element[3]->str ? strtoull(row->element[3]->str, NULL, 10) : 0;
-    t->last_spawned_ms = row->element[4]->str ? strtoll(row->element[4]->str, NULL, 10) : 0;
-    return t;
-}
-
-struct template_get {
-    const char *name, *tag;
-    Template *t;
-};
-
-static int template_parse(const redisReply *r, void *out, struct err *e)
-{
-    struct template_get *g = out;
-    const char *what = r->type == REDIS_REPLY_ARRAY && r->elements ? r->element[0]->str : "";
-    if (strcmp(what, "ok") == 0 && r->elements == 3 && (g->t = template_read(r->element[2])))
-        return 0;
-    if (strcmp(what, "tag") == 0)
-        return err_set(e, ERR_NOT_FOUND, "tag '%.60s' does not exist for template '%.120s'", g->tag, g->name);
-    if (strcmp(what, "forbidden") == 0)
-        return err_set(e, ERR_FORBIDDEN, "template '%.120s' belongs to another team", g->name);
-    return err_set(e, ERR_NOT_FOUND, "template '%.120s' not found", g->name);
-}
-
-int catalog_template(struct master *m, const char *team, const char *name, Cube__Master__V1__Template **out, struct err *e)
-{
-    char text[160];
-    size_t n = strlen(name);
-    while (n && isspace((unsigned char)name[n - 1]))
-        n--;
-    while (n && isspace((unsigned char)*name)) {
-        name++;
-        n--;
-    }
-    if (n == 0 || n >= sizeof text)
-        return err_set(e, ERR_NOT_FOUND, "template '%.120s' not found", name);
-    for (size_t i = 0; i < n; i++)
-        text[i] = (char)tolower((unsigned char)name[i]);
-    text[n] = 0;
-    char *tag = strchr(text, ':');
-    if (tag)
-        *tag++ = 0;
-    if (!name_ok(text, TEMPLATE_ID_MAX, "-_/.") || (tag && *tag && !name_ok(tag, 128, "-_.")))
-        return err_set(e, ERR_NOT_FOUND, "template '%.120s' not found", name);
-    struct template_get g = {.name = text, .tag = tag ? tag : ""};
-    _cleanup_db_args_ struct db_args a;
-    db_args_start(&a, m);
-    db_arg(&a, "template");
-    db_arg(&a, team);
-    db_arg(&a, ""); /* the script reads the team's slug */
-    db_arg(&a, text);
-    db_arg(&a, g.tag);
-    int rc = db_eval(m, &script_catalog_get, &a, template_parse, &g, e);
-    *out = g.t;
-    return rc;
-}
-
-static void serve_get_template(struct request *r)
-{
-    Cube__Master__V1__GetTemplateRequest *q = (Cube__Master__V1__GetTemplateRequest *)r->in;
-    Template *t = NULL;
-    struct err e = {0};
-    if (catalog_template(r->m, q->team_id, q->name, &t, &e) < 0) {
-        request_fail(r, &e);
-        return;
-    }
-    request_reply(r, &t->base);
-    cube__master__v1__template__free_unpacked(t, NULL);
-}
-
-
-static int templates_parse(const redisReply *r, void *out, struct err *e)
-{
-    struct catalog_list *l = out;
-    if (r->type != REDIS_REPLY_ARRAY)
-        return err_set(e, ERR_INTERNAL, "listing templates: unexpected answer");
-    l->v = calloc(r->elements + 1, sizeof *l->v);
-    if (!l->v)
-        abort();
-    for (size_t i = 0; i < r->elements; i++) {
-        Template *t = r->element[i]->elements == 2 ? template_read(r->element[i]->element[1]) : NULL;
-        if (t && (l->snapshots ? *t->source_sandbox != 0 : *t->source_sandbox == 0))
-            l->v[l->n++] = t;
-        else if (t)
-            cube__master__v1__template__free_unpacked(t, NULL);
-    }
-    return 0;
-}
-
-static int by_creation(const void *a, const void *b)
-{
-    const Template *x = *(Template *const *)a, *y = *(Template *const *)b;
-    if (x->created_ms != y->created_ms)
-        return x->created_ms < y->created_ms ? 1 : -1;
-    return strcmp(x->template_id, y->template_id);
-}
-
-int catalog_list(struct master *m, const char *team, struct catalog_list *l, struct err *e)
-{
-    _cleanup_db_args_ struct db_args a;
-    db_args_start(&a, m);
-    db_arg(&a, "templates");
-    db_arg(&a, team);
-    if (db_eval(m, &script_catalog_get, &a, templates_parse, l, e) < 0)
-        return -1;
-    qsort(l->v, l->n, sizeof *l->v, by_creation);
-    return 0;
-}
-
-void catalog_list_free(struct catalog_list *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        cube__master__v1__template__free_unpacked(l->v[i], NULL);
-    free(l->v);
-}
-
-static void serve_list_templates(struct request *r)
-{
-    struct catalog_list l = {0};
-    struct err e = {0};
-    if (catalog_list(r->m, ((Cube__Master__V1__ListTemplatesRequest *)r->in)->team_id, &l, &e) < 0) {
-        request_fail(r, &e);
-        return;
-    }
-    Cube__Master__V1__ListTemplatesReply reply = CUBE__MASTER__V1__LIST_TEMPLATES_REPLY__INIT;
-    reply.templates = l.v;
-    reply.n_templates = l.n;
-    request_reply(r, &reply.base);
-    catalog_list_free(&l);
-}
-
-static void serve_delete_template(struct request *r)
-{
-    Cube__Master__V1__GetTemplateRequest *q = (Cube__Master__V1__GetTemplateRequest *)r->in;
-    Template *t = NULL;
-    struct err e = {0};
-    int64_t done = 0;
-    if (catalog_template(r->m, q->team_id, q->name, &t, &e) < 0) {
-        request_fail(r, &e);
-        return;
-    }
-    if (*q->team_id && strcmp(t->team_id, q->team_id) != 0) {
-        err_set(&e, ERR_FORBIDDEN, "template '%.120s' belongs to another team", q->name);
-    } else {
-        _cleanup_db_args_ struct db_args a;
-        db_args_start(&a, r->m);
-        db_arg(&a, "force");
-        db_arg(&a, "untemplate");
-        db_arg(&a, t->template_id);
-        if (db_eval(r->m, &script_catalog, &a, int_parse, &done, &e) == 0)
-            journal_append(r->m->journal, "untemplate", t->template_id, strlen(t->template_id), &e);
-        if (!e.code && *t->source_sandbox)
-            snapshot_drop_later(r->m, t->node_id, t->template_id);
-    }
-    cube__master__v1__template__free_unpacked(t, NULL);
-    if (e.code) {
-        request_fail(r, &e);
-        return;
-    }
-    Cube__Master__V1__Empty reply = CUBE__MASTER__V1__EMPTY__INIT;
-    request_reply(r, &reply.base);
-}
-
 int catalog_replay(struct master *m, const char *kind, const uint8_t *payload, size_t n, struct err *e)
 {
     int rc = 0;
@@ -622,9 +379,9 @@ int catalog_replay(struct master *m, const char *kind, const uint8_t *payload, s
             cube__master__v1__key__free_unpacked(k, NULL);
         }
     } else if (strcmp(kind, "template") == 0) {
-        Template *t = cube__master__v1__template__unpack(NULL, n, payload);
+        Cube__Master__V1__Template *t = cube__master__v1__template__unpack(NULL, n, payload);
         if (t) {
-            rc = template_write(m, "absent", t, payload, n, e);
+            rc = catalog_template_write(m, "absent", t, payload, n, e);
             cube__master__v1__template__free_unpacked(t, NULL);
         }
     }
@@ -637,17 +394,13 @@ REQUEST_START(serve_list_keys)
 REQUEST_START(serve_delete_key)
 REQUEST_START(serve_put_team)
 REQUEST_START(serve_get_team)
-REQUEST_START(serve_put_template)
-REQUEST_START(serve_get_template)
-REQUEST_START(serve_list_templates)
-REQUEST_START(serve_delete_template)
 
 #define METHOD(name, in_type, out_type, fn)                                                                  \
-    {.path = "/cube.master.v1.Catalog/" name,                                                                \
-     .in = &cube__master__v1__##in_type##__descriptor,                                                       \
-     .out = &cube__master__v1__##out_type##__descriptor,                                                     \
-     .roles = RPC_ROLE_API | RPC_ROLE_ADMIN,                                                                 \
-     .start = start_##fn}
+    {                                                                                                        \
+        .path = "/cube.master.v1.Catalog/" name, .in = &cube__master__v1__##in_type##__descriptor,           \
+        .out = &cube__master__v1__##out_type##__descriptor, .roles = RPC_ROLE_API | RPC_ROLE_ADMIN,          \
+        .start = start_##fn                                                                                  \
+    }
 
 const struct rpc_method catalog_methods[] = {
     METHOD("CheckKey", check_key_request, check_key_reply, serve_check_key),
@@ -656,9 +409,5 @@ const struct rpc_method catalog_methods[] = {
     METHOD("DeleteKey", delete_key_request, empty, serve_delete_key),
     METHOD("PutTeam", team, team, serve_put_team),
     METHOD("GetTeam", get_team_request, team, serve_get_team),
-    METHOD("PutTemplate", template, template, serve_put_template),
-    METHOD("GetTemplate", get_template_request, template, serve_get_template),
-    METHOD("ListTemplates", list_templates_request, list_templates_reply, serve_list_templates),
-    METHOD("DeleteTemplate", get_template_request, empty, serve_delete_template),
     {0},
 };

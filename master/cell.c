@@ -1,6 +1,7 @@
-/* Owns the cell's life as this master sees it: the connection to Redis, its announcement, and what happens when Redis
- * comes back without its data. Invariant: creates are possible only while the cell is ready, and it becomes ready only
- * when the catalog is replayed and the known nodes have told what they hold (or the time for that has passed). */
+/* Owns the cell's life as this master sees it: the connection to Redis, its announcement, and what happens
+ * when Redis comes back without its data. Invariant: creates are possible only while the cell is ready, and
+ * it becomes ready only when the catalog is replayed and the known nodes have told what they hold (or the
+ * time for that has passed). */
 #include "master/cell.h"
 
 #include "lib/base/cleanup.h"
@@ -73,7 +74,8 @@ static int announce(struct master *m, struct err *e)
     char address[160];
     const char *port = strrchr(m->cfg.listen, ':');
     if (port && strcmp(port, ":0") == 0)
-        snprintf(address, sizeof address, "%.*s:%d", (int)(port - m->cfg.listen), m->cfg.listen, rpc_server_port(m->server));
+        snprintf(address, sizeof address, "%.*s:%d", (int)(port - m->cfg.listen), m->cfg.listen,
+                 rpc_server_port(m->server));
     else
         snprintf(address, sizeof address, "%s", m->cfg.listen);
     _cleanup_db_args_ struct db_args a;
@@ -101,7 +103,8 @@ static void on_known_node(const char *node, void *data)
 /* Waits until every node of the journal has reported in full to any master, or the time for it is over. */
 static int recover(struct master *m, struct meta *meta, struct err *e)
 {
-    log_warn("Redis holds no data of this cell: recovering the catalog from its journal and the sandboxes from the nodes");
+    log_warn("Redis holds no data of this cell: recovering the catalog from its journal and the sandboxes "
+             "from the nodes");
     links_reset("the cell is recovering");
     fleet_reset(m->fleet);
     if (journal_replay(m, e) < 0)
@@ -113,8 +116,11 @@ static int recover(struct master *m, struct meta *meta, struct err *e)
         if (x.count == 0)
             break;
         fiber_sleep(RECOVER_POLL_MS);
-        if (meta_call(m, "look", meta, e) < 0 || strcmp(meta->state, "ready") == 0 || meta->epoch_ms != m->epoch_ms)
-            return meta->epoch_ms == m->epoch_ms ? 0 : err_set(e, ERR_UNAVAILABLE, "Redis lost its data once more");
+        if (meta_call(m, "look", meta, e) < 0 || strcmp(meta->state, "ready") == 0 ||
+            meta->epoch_ms != m->epoch_ms)
+            return meta->epoch_ms == m->epoch_ms
+                       ? 0
+                       : err_set(e, ERR_UNAVAILABLE, "Redis lost its data once more");
     }
     return meta_call(m, "ready", meta, e);
 }
@@ -123,11 +129,14 @@ static int journal_agree(struct master *m, struct meta *meta, struct err *e)
 {
     if (strcmp(meta->journal, journal_id(m->journal)) == 0)
         return 0;
-    /* Masters on several hosts need one journal (internal.md §3): two would each bring back half a catalog. */
+    /* Masters on several hosts need one journal (internal.md §3): two would each bring back half a catalog.
+     */
     if (!journal_fresh(m->journal) || m->masters_alive > 1)
-        return err_set(e, ERR_CONFLICT, "this master's catalog journal is not the one of the cell (%s, the cell has %s)",
+        return err_set(e, ERR_CONFLICT,
+                       "this master's catalog journal is not the one of the cell (%s, the cell has %s)",
                        journal_id(m->journal), meta->journal);
-    log_warn("the catalog's journal is new while Redis holds a catalog: entries made before are only in Redis");
+    log_warn(
+        "the catalog's journal is new while Redis holds a catalog: entries made before are only in Redis");
     return meta_call(m, "journal", meta, e);
 }
 
@@ -207,7 +216,8 @@ static void announce_fiber(void *arg)
     if (redis_connected(m->redis) &&
         db_command(m, 2, (const char *[]){"INFO", "replication"}, replication_parse, &m->replicas, &e) < 0)
         m->replicas = 0;
-    if (redis_connected(m->redis) && announce(m, &e) == 0 && !opening && meta_call(m, "look", &meta, &e) == 0 &&
+    if (redis_connected(m->redis) && announce(m, &e) == 0 && !opening &&
+        meta_call(m, "look", &meta, &e) == 0 &&
         (m->cell != CELL_READY || strcmp(meta.state, "ready") != 0 || meta.epoch_ms != m->epoch_ms)) {
         m->cell = CELL_RECOVERING;
         open_begin(m);
@@ -273,8 +283,10 @@ int cell_start(struct master *m, struct err *e)
     the_master = m;
     m->redis = redis_new(m->loop, &rc);
     m->redis_durable = redis_new(m->loop, &rc);
-    if (!m->redis || !m->redis_durable || !redis_stream_follow(m->loop, &rc, stream, "$", on_event, on_gap, m))
-        return err_set(e, ERR_INVALID, "connecting to Redis at \"%s\": the address is not understood", m->cfg.redis);
+    if (!m->redis || !m->redis_durable ||
+        !redis_stream_follow(m->loop, &rc, stream, "$", on_event, on_gap, m))
+        return err_set(e, ERR_INVALID, "connecting to Redis at \"%s\": the address is not understood",
+                       m->cfg.redis);
     redis_on_state(m->redis, on_redis_state, m);
     if (redis_connected(m->redis))
         open_begin(m);

@@ -1,4 +1,5 @@
-/* The cell as a whole: whether Redis is there and whole, who else lives, and the journal from which the catalog comes back. */
+/* The cell as a whole: whether Redis is there and whole, who else lives, and the journal from which the
+ * catalog comes back. */
 #pragma once
 
 #include "master/journal.h"

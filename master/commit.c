@@ -1,5 +1,5 @@
-/* Owns the shape of proposals to the committer and the reading of its answers. Invariant: the script is called from
- * here only, and every refusal becomes an error that says what stood against it. */
+/* Owns the shape of proposals to the committer and the reading of its answers. Invariant: the script is
+ * called from here only, and every refusal becomes an error that says what stood against it. */
 #include "master/commit.h"
 
 #include "lib/base/ids.h"
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-void commit_begin(struct commit *c, struct master *m, const char *id, uint64_t if_rev, enum sandbox_state to, const char *trace)
+void commit_begin(struct commit *c, struct master *m, const char *id, uint64_t if_rev, enum sandbox_state to,
+                  const char *trace)
 {
     *c = (struct commit){.m = m};
     db_args_start(&c->args, m);
@@ -121,7 +122,8 @@ void commit_spec(struct commit *c, const Cube__V1__SandboxSpec *spec)
     snprintf(text, sizeof text, "tpl:%s:%s", spec->team_id, spec->template_id);
     tag(c, text);
     for (size_t i = 0; i < spec->n_metadata; i++) {
-        commit_tag_metadata(text, sizeof text, spec->team_id, spec->metadata[i]->key, spec->metadata[i]->value);
+        commit_tag_metadata(text, sizeof text, spec->team_id, spec->metadata[i]->key,
+                            spec->metadata[i]->value);
         tag(c, text);
     }
 }
@@ -204,17 +206,18 @@ static void quota_error(const struct commit_result *out, struct err *e)
                 "); kill or pause some, or ask for a higher limit",
                 out->have);
     else
-        err_set(e, ERR_RATE_LIMITED, "the team's limit of %s is reached (limit %" PRId64 " %s, in use %" PRId64 ")",
-                out->resource, out->have, strcmp(out->resource, "memory") == 0 ? "MiB" : "vCPUs", out->need);
+        err_set(e, ERR_RATE_LIMITED,
+                "the team's limit of %s is reached (limit %" PRId64 " %s, in use %" PRId64 ")", out->resource,
+                out->have, strcmp(out->resource, "memory") == 0 ? "MiB" : "vCPUs", out->need);
 }
 
 static int commit_parse(const redisReply *r, void *data, struct err *e)
 {
     struct commit_result *out = data;
     static const char *const names[] = {
-        [COMMIT_OK] = "ok",     [COMMIT_MISSING] = "missing", [COMMIT_CONFLICT] = "conflict",     [COMMIT_ILLEGAL] = "illegal",
-        [COMMIT_FULL] = "full", [COMMIT_CLOSED] = "closed",   [COMMIT_QUOTA] = "quota", [COMMIT_IDEM] = "idem",
-        [COMMIT_RECOVERING] = "recovering",
+        [COMMIT_OK] = "ok",           [COMMIT_MISSING] = "missing", [COMMIT_CONFLICT] = "conflict",
+        [COMMIT_ILLEGAL] = "illegal", [COMMIT_FULL] = "full",       [COMMIT_CLOSED] = "closed",
+        [COMMIT_QUOTA] = "quota",     [COMMIT_IDEM] = "idem",       [COMMIT_RECOVERING] = "recovering",
     };
     const char *what = r->type == REDIS_REPLY_ARRAY ? word(r, 0) : "";
     out->outcome = COMMIT_FAILED;
@@ -228,7 +231,8 @@ static int commit_parse(const redisReply *r, void *data, struct err *e)
         out->gen = (uint64_t)number(r, 2);
         out->rev = (uint64_t)number(r, 3);
         if (out->outcome == COMMIT_CONFLICT)
-            err_set(e, ERR_CONFLICT, "the sandbox changed meanwhile (it is %s)", state_table[out->state].name);
+            err_set(e, ERR_CONFLICT, "the sandbox changed meanwhile (it is %s)",
+                    state_table[out->state].name);
         break;
     case COMMIT_MISSING:
         err_set(e, ERR_NOT_FOUND, "sandbox not found");
@@ -246,8 +250,8 @@ static int commit_parse(const redisReply *r, void *data, struct err *e)
         if (out->outcome == COMMIT_QUOTA)
             quota_error(out, e);
         else
-            err_set(e, ERR_CAPACITY, "not enough %s on the node (%" PRId64 " free, %" PRId64 " needed)", out->resource, out->have,
-                    out->need);
+            err_set(e, ERR_CAPACITY, "not enough %s on the node (%" PRId64 " free, %" PRId64 " needed)",
+                    out->resource, out->have, out->need);
         break;
     case COMMIT_CLOSED:
     case COMMIT_IDEM:
@@ -267,8 +271,9 @@ static int commit_parse(const redisReply *r, void *data, struct err *e)
 enum commit_outcome commit_run(struct commit *c, struct commit_result *out, struct err *e)
 {
     *out = (struct commit_result){.outcome = COMMIT_FAILED};
-    int (*eval)(struct master *, struct redis_script *, struct db_args *, int (*)(const redisReply *, void *, struct err *), void *,
-                struct err *) = c->durable ? db_eval_durable : db_eval;
+    int (*eval)(struct master *, struct redis_script *, struct db_args *,
+                int (*)(const redisReply *, void *, struct err *), void *, struct err *) =
+        c->durable ? db_eval_durable : db_eval;
     if (eval(c->m, &script_commit, &c->args, commit_parse, out, e) < 0)
         out->outcome = COMMIT_FAILED;
     stats_commit(out->outcome);

@@ -37,7 +37,8 @@ struct commit {
 };
 
 /** Starts a proposal; `to` STATE_NONE changes fields only. Release with commit_end. */
-void commit_begin(struct commit *c, struct master *m, const char *id, uint64_t if_rev, enum sandbox_state to, const char *trace);
+void commit_begin(struct commit *c, struct master *m, const char *id, uint64_t if_rev, enum sandbox_state to,
+                  const char *trace);
 void commit_end(struct commit *c);
 #define _cleanup_commit_ __attribute__((cleanup(commit_end)))
 
@@ -51,7 +52,8 @@ void commit_own(struct commit *c); /* this master is the owner of the transient 
 void commit_set(struct commit *c, const char *name, const char *value);
 void commit_set_int(struct commit *c, const char *name, int64_t value);
 /** A line of the timeline. */
-void commit_event(struct commit *c, const char *kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void commit_event(struct commit *c, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /** Everything of the spec: packed form, fields and index tags. For new records. */
 void commit_spec(struct commit *c, const Cube__V1__SandboxSpec *spec);
 /** Name of the index of one metadata pair, without prefix and view. */

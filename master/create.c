@@ -1,6 +1,7 @@
-/* Owns the way from a wish to a running sandbox: template, candidates, reservation, start on the node. Invariant: the
- * record is committed (`creating`, with an owner) before any node hears of the sandbox, and each attempt on another node
- * has a larger generation, so that whatever an earlier attempt left behind can never be taken for the sandbox. */
+/* Owns the way from a wish to a running sandbox: template, candidates, reservation, start on the node.
+ * Invariant: the record is committed (`creating`, with an owner) before any node hears of the sandbox, and
+ * each attempt on another node has a larger generation, so that whatever an earlier attempt left behind can
+ * never be taken for the sandbox. */
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -14,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CANDIDATES 3     /* asked of the scheduler at once */
-#define ATTEMPTS_MAX 6   /* starts on nodes */
-#define REFUSALS_MAX 32  /* reservations that did not fit */
+#define CANDIDATES 3    /* asked of the scheduler at once */
+#define ATTEMPTS_MAX 6  /* starts on nodes */
+#define REFUSALS_MAX 32 /* reservations that did not fit */
 
 struct placement {
     struct master *m;
@@ -26,11 +27,11 @@ struct placement {
     struct sched_ask ask;
     bool *excluded;
     size_t excluded_n;
-    struct record rec;  /* what is committed; state NONE before the first commit */
+    struct record rec; /* what is committed; state NONE before the first commit */
     int attempts, refusals;
-    bool refreshed; /* the fleet was read anew before giving up */
-    struct err last;    /* why the last candidate was not it */
-    char lacking[24];   /* the resource that the last full node lacked */
+    bool refreshed;   /* the fleet was read anew before giving up */
+    struct err last;  /* why the last candidate was not it */
+    char lacking[24]; /* the resource that the last full node lacked */
     char idem[320], idem_value[96];
     char idem_hit[160]; /* what an earlier request with the same key made */
 };
@@ -58,8 +59,9 @@ static int ask_fill(struct placement *p, struct err *e)
 }
 
 /* Commits `creating` on a candidate: the first time as a new record, later as a move of the existing one. */
-static enum commit_outcome reserve(struct placement *p, const struct node *n, const struct sched_choice *choice,
-                                   struct commit_result *res, struct err *e)
+static enum commit_outcome reserve(struct placement *p, const struct node *n,
+                                   const struct sched_choice *choice, struct commit_result *res,
+                                   struct err *e)
 {
     bool fresh = p->rec.state == STATE_NONE;
     uint64_t gen = p->rec.gen + 1;
@@ -79,8 +81,8 @@ static enum commit_outcome reserve(struct placement *p, const struct node *n, co
         }
         commit_event(&c, "state", "creating from template %s", p->spec->template_id);
     }
-    commit_event(&c, "place", "node %s chosen (score %" PRId64 ", template %s, attempt %d)", n->id, choice->score,
-                 choice->template_local ? "local" : "not local", p->attempts + 1);
+    commit_event(&c, "place", "node %s chosen (score %" PRId64 ", template %s, attempt %d)", n->id,
+                 choice->score, choice->template_local ? "local" : "not local", p->attempts + 1);
     if (commit_run(&c, res, e) == COMMIT_OK) {
         snprintf(p->rec.id, sizeof p->rec.id, "%s", p->spec->sandbox_id);
         snprintf(p->rec.node, sizeof p->rec.node, "%s", n->id);
@@ -110,8 +112,9 @@ static int node_start(struct placement *p, Cube__Node__V1__StartReply **reply, s
     req.default_workdir = p->tpl->default_workdir;
     ProtobufCMessage *msg = NULL;
     int64_t begin = clock_mono_us();
-    int rc = node_call(p->m, p->rec.node, "/cube.node.v1.Sandboxes/Start", &req.base, &cube__node__v1__start_reply__descriptor,
-                       p->m->cfg.node_timeout_ms, p->trace, &msg, e);
+    int rc =
+        node_call(p->m, p->rec.node, "/cube.node.v1.Sandboxes/Start", &req.base,
+                  &cube__node__v1__start_reply__descriptor, p->m->cfg.node_timeout_ms, p->trace, &msg, e);
     explicit_bzero(token, sizeof token);
     stats_node_start(rc == 0, clock_mono_us() - begin);
     *reply = (Cube__Node__V1__StartReply *)msg;
@@ -119,7 +122,8 @@ static int node_start(struct placement *p, Cube__Node__V1__StartReply **reply, s
 }
 
 /* The started sandbox becomes `running`. When it was deleted meanwhile, the node drops it. */
-static int finish(struct placement *p, const Cube__Node__V1__StartReply *reply, int64_t took_ms, struct err *e)
+static int finish(struct placement *p, const Cube__Node__V1__StartReply *reply, int64_t took_ms,
+                  struct err *e)
 {
     int64_t now = p->m->now_ms();
     int64_t timeout = p->spec->idle_ms > 0 ? p->spec->idle_ms : p->spec->timeout_ms;
@@ -153,7 +157,8 @@ static void give_up(struct placement *p, const struct err *why)
     commit_set(&c, "reason", why->msg);
     commit_event(&c, "state", "failed: %s", why->msg);
     if (commit_settle(&c, &p->rec, STATE_FAILED, &res, &e) == COMMIT_FAILED)
-        log_line(LOG_WARN, &(struct log_about){.sandbox = p->rec.id, .err = &e}, "a failed create stays for the sweeper");
+        log_line(LOG_WARN, &(struct log_about){.sandbox = p->rec.id, .err = &e},
+                 "a failed create stays for the sweeper");
 }
 
 /* Whether another node may succeed where this one said no. */
@@ -176,7 +181,8 @@ static void try_to_start(struct placement *p, bool *started, bool *over, struct 
         return;
     }
     p->last = why;
-    log_line(LOG_WARN, &(struct log_about){.sandbox = p->rec.id, .gen = p->rec.gen, .trace = p->trace, .err = &why},
+    log_line(LOG_WARN,
+             &(struct log_about){.sandbox = p->rec.id, .gen = p->rec.gen, .trace = p->trace, .err = &why},
              "a node did not start a sandbox: %s", why.msg);
     if (why.code == ERR_DEADLINE || why.code == ERR_UNAVAILABLE || why.code == ERR_INTERNAL)
         node_drop_later(p->m, p->rec.node, p->rec.id, p->rec.gen, "placed elsewhere");
@@ -194,7 +200,8 @@ static int no_room(struct placement *p, const uint32_t rejected[SCHED_REASONS], 
     size_t total = 0;
     for (int i = 0; i < SCHED_REASONS; i++) {
         total += rejected[i];
-        if (i == SCHED_SANDBOXES || i == SCHED_MEMORY || i == SCHED_CPU || i == SCHED_PRESSURE || i == SCHED_EXCLUDED)
+        if (i == SCHED_SANDBOXES || i == SCHED_MEMORY || i == SCHED_CPU || i == SCHED_PRESSURE ||
+            i == SCHED_EXCLUDED)
             compatible += rejected[i];
         if (i != SCHED_FITS && i != SCHED_EXCLUDED && rejected[i] > best) {
             best = rejected[i];
@@ -202,21 +209,25 @@ static int no_room(struct placement *p, const uint32_t rejected[SCHED_REASONS], 
         }
     }
     if (*p->tpl->node_id && !p->attempts && !p->refusals) {
-        err_set(e, ERR_NO_COMPATIBLE_NODE, "Failed to place sandbox: snapshot %s lies on node %s, which takes nothing now", p->spec->template_id,
-                p->tpl->node_id);
+        err_set(e, ERR_NO_COMPATIBLE_NODE,
+                "Failed to place sandbox: snapshot %s lies on node %s, which takes nothing now",
+                p->spec->template_id, p->tpl->node_id);
     } else if (p->attempts > 0) {
-        err_set(e, ERR_CREATE_FAILED, "Failed to place sandbox: %d node%s tried, the last said: %.150s", p->attempts,
-                p->attempts == 1 ? " was" : "s were", p->last.msg);
-        if (p->last.code == ERR_CAPACITY || p->last.code == ERR_STORAGE_FULL || p->last.code == ERR_UNAVAILABLE)
+        err_set(e, ERR_CREATE_FAILED, "Failed to place sandbox: %d node%s tried, the last said: %.150s",
+                p->attempts, p->attempts == 1 ? " was" : "s were", p->last.msg);
+        if (p->last.code == ERR_CAPACITY || p->last.code == ERR_STORAGE_FULL ||
+            p->last.code == ERR_UNAVAILABLE)
             e->code = p->last.code == ERR_UNAVAILABLE ? ERR_UNAVAILABLE : ERR_CAPACITY;
     } else if (total == 0) {
         err_set(e, ERR_NO_COMPATIBLE_NODE, "Failed to place sandbox: no node has joined the cluster");
     } else if (compatible == 0) {
-        err_set(e, ERR_NO_COMPATIBLE_NODE, "Failed to place sandbox: none of %zu nodes fits (mostly: %s)", total,
-                sched_reject_name(most));
+        err_set(e, ERR_NO_COMPATIBLE_NODE, "Failed to place sandbox: none of %zu nodes fits (mostly: %s)",
+                total, sched_reject_name(most));
     } else {
         const char *what = p->lacking[0] ? p->lacking : sched_reject_name(most);
-        err_set(e, ERR_CAPACITY, "Failed to place sandbox: no node has enough %s (%" PRId64 " MiB memory, %" PRId64 " vCPU asked)",
+        err_set(e, ERR_CAPACITY,
+                "Failed to place sandbox: no node has enough %s (%" PRId64 " MiB memory, %" PRId64
+                " vCPU asked)",
                 what, p->ask.nominal, p->ask.cpu / 1000);
     }
     give_up(p, e);
@@ -252,7 +263,8 @@ static int place(struct placement *p, struct err *e)
         uint32_t rejected[SCHED_REASONS];
         uint64_t random;
         random_bytes(&random, sizeof random);
-        size_t n = sched_pick(f->sched, p->excluded_n, &p->ask, &policy, p->excluded, random, choices, CANDIDATES, rejected);
+        size_t n = sched_pick(f->sched, p->excluded_n, &p->ask, &policy, p->excluded, random, choices,
+                              CANDIDATES, rejected);
         if (n == 0 && !p->attempts && !p->refreshed) {
             if (look_again(p, e) < 0)
                 return -1;
@@ -285,7 +297,8 @@ static int place(struct placement *p, struct err *e)
 }
 
 /* The same key again: the first request's sandbox is the answer, once it runs. */
-static int idem_answer(struct master *m, const char *value, const char *expect, struct record *out, struct err *e)
+static int idem_answer(struct master *m, const char *value, const char *expect, struct record *out,
+                       struct err *e)
 {
     const char *id = strchr(value, ' ');
     if (!id || strncmp(value, expect, (size_t)(id - value)) != 0)
@@ -317,9 +330,11 @@ static int spec_check(struct placement *p, const Cube__Master__V1__CreateRequest
     if (s->timeout_ms < 0)
         return err_set(e, ERR_INVALID, "Timeout must be greater than 0");
     if (cube__v1__sandbox_spec__get_packed_size(s) > SPEC_BYTES_MAX)
-        return err_set(e, ERR_TOO_LARGE, "metadata, variables and network of a sandbox exceed %u KiB", SPEC_BYTES_MAX >> 10);
+        return err_set(e, ERR_TOO_LARGE, "metadata, variables and network of a sandbox exceed %u KiB",
+                       SPEC_BYTES_MAX >> 10);
     for (size_t i = 0; i < s->n_metadata; i++)
-        if (!*s->metadata[i]->key || strlen(s->metadata[i]->key) > 1024 || strlen(s->metadata[i]->value) > 65536)
+        if (!*s->metadata[i]->key || strlen(s->metadata[i]->key) > 1024 ||
+            strlen(s->metadata[i]->value) > 65536)
             return err_set(e, ERR_INVALID, "metadata keys are 1 to 1024 bytes, values at most 64 KiB");
     const char *idle = spec_metadata(s, "cube.idle");
     if (idle) {
@@ -367,14 +382,16 @@ static int template_apply(struct placement *p, Cube__Master__V1__Template *tpl, 
     return 0;
 }
 
-int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char *trace, struct record *out, struct err *e)
+int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char *trace, struct record *out,
+              struct err *e)
 {
     struct placement p = {.m = m, .spec = req->spec, .trace = trace};
     *out = (struct record){0};
     if (m->cell == CELL_REDIS_AWAY)
         return err_set(e, ERR_UNAVAILABLE, "the control plane cannot reach its Redis; nothing was created");
     if (m->cell == CELL_RECOVERING) {
-        err_set(e, ERR_UNAVAILABLE, "the control plane is recovering its records after a loss of data; nothing was created");
+        err_set(e, ERR_UNAVAILABLE,
+                "the control plane is recovering its records after a loss of data; nothing was created");
         return err_remedy(e, "try again in a few seconds");
     }
     if (spec_check(&p, req, e) < 0)

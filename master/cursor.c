@@ -1,5 +1,5 @@
-/* Owns the shape of list cursors. Invariant: only what this file could have written is accepted, so a cursor can name a
- * place in an index and nothing else. */
+/* Owns the shape of list cursors. Invariant: only what this file could have written is accepted, so a cursor
+ * can name a place in an index and nothing else. */
 #include "master/cursor.h"
 
 #include <stdio.h>

@@ -13,6 +13,6 @@
 /** Writes the token of a member; `out` holds CURSOR_MAX bytes. */
 void cursor_encode(const char *member, bool ascending, char out[CURSOR_MAX]);
 
-/** Reads a token; `member` holds INDEX_MEMBER_LEN + 1 bytes and becomes "" for an empty token. ERR_INVALID "Invalid next token" when it is
- *  malformed or was made for the other order. */
+/** Reads a token; `member` holds INDEX_MEMBER_LEN + 1 bytes and becomes "" for an empty token. ERR_INVALID
+ * "Invalid next token" when it is malformed or was made for the other order. */
 int cursor_decode(const char *token, bool ascending, char *member, struct err *e);

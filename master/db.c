@@ -1,5 +1,6 @@
-/* Owns the passage between fibers and the asynchronous libraries: a fiber asks Redis or a peer and goes on with the
- * answer. Invariant: a reply is read inside the library's callback, where it is valid, before the fiber goes on. */
+/* Owns the passage between fibers and the asynchronous libraries: a fiber asks Redis or a peer and goes on
+ * with the answer. Invariant: a reply is read inside the library's callback, where it is valid, before the
+ * fiber goes on. */
 #include "lib/net/fiber.h"
 #include "master/master.h"
 #include "master/stats.h"
@@ -144,8 +145,8 @@ int db_eval_durable(struct master *m, struct redis_script *s, struct db_args *a,
     return w.result;
 }
 
-int db_command(struct master *m, int argc, const char **argv, int (*parse)(const redisReply *r, void *out, struct err *e),
-               void *out, struct err *e)
+int db_command(struct master *m, int argc, const char **argv,
+               int (*parse)(const redisReply *r, void *out, struct err *e), void *out, struct err *e)
 {
     struct db_wait w = {.parse = parse, .out = out, .e = e};
     size_t lens[8];
@@ -186,8 +187,9 @@ static void on_call_reply(const ProtobufCMessage *reply, const struct err *e, vo
     fiber_event_set(&s->done);
 }
 
-int call_wait(struct rpc_client *c, const char *path, const ProtobufCMessage *in, const ProtobufCMessageDescriptor *out,
-              int64_t timeout_ms, const char *trace, ProtobufCMessage **reply, struct err *e)
+int call_wait(struct rpc_client *c, const char *path, const ProtobufCMessage *in,
+              const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+              ProtobufCMessage **reply, struct err *e)
 {
     struct call_state s = {.e = e};
     rpc_unary(c, path, in, out, timeout_ms, trace, on_call_reply, &s);

@@ -1,5 +1,5 @@
-/* Owns the in-memory picture of the fleet. Invariant: it is a copy of what Redis holds, at most one poll old, plus this
- * master's own placements in flight; decisions made on it are checked again by the reservation. */
+/* Owns the in-memory picture of the fleet. Invariant: it is a copy of what Redis holds, at most one poll old,
+ * plus this master's own placements in flight; decisions made on it are checked again by the reservation. */
 #include "master/fleet.h"
 
 #include "lib/base/log.h"
@@ -105,7 +105,8 @@ static void info_set(struct node *n, struct sched_node *s, const redisReply *v)
     }
     if (info->class_) {
         char text[256];
-        snprintf(text, sizeof text, "%s/%s/%u", info->class_->kvm_kind, info->class_->cpu_features, info->class_->device_layout);
+        snprintf(text, sizeof text, "%s/%s/%u", info->class_->kvm_kind, info->class_->cpu_features,
+                 info->class_->device_layout);
         s->class_hash = sched_hash(text);
     }
     if (strcmp(n->rpc, info->rpc_address) != 0) {
@@ -256,8 +257,8 @@ void fleet_reset(struct fleet *f)
 }
 
 int node_call(struct master *m, const char *node, const char *path, const ProtobufCMessage *in,
-              const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace, ProtobufCMessage **reply,
-              struct err *e)
+              const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+              ProtobufCMessage **reply, struct err *e)
 {
     struct node *n = fleet_find(m->fleet, node);
     if (!n || !n->rpc[0])

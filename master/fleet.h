@@ -26,7 +26,8 @@ struct fleet {
 };
 
 struct fleet *fleet_new(struct master *m);
-/** Follows Redis from now on; `lost` is called in a fiber for each node whose reports stopped (by one master only). */
+/** Follows Redis from now on; `lost` is called in a fiber for each node whose reports stopped (by one master
+ * only). */
 void fleet_start(struct fleet *f, void (*lost)(struct master *m, const char *node));
 /** Reads what changed at once; only inside a fiber. */
 void fleet_refresh(struct fleet *f);
@@ -39,5 +40,5 @@ struct sched_policy fleet_policy(const struct master *m);
 
 /** One call to a node, inside a fiber. ERR_UNAVAILABLE when it is unknown or away. */
 int node_call(struct master *m, const char *node, const char *path, const ProtobufCMessage *in,
-              const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace, ProtobufCMessage **reply,
-              struct err *e);
+              const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+              ProtobufCMessage **reply, struct err *e);

@@ -1,5 +1,6 @@
-/* Owns the catalog's journal file: append-only text in the store, one entry a line. Invariant: an entry counts only with its checksum, so a
- * torn last line is as if it had never been written; several masters may append to the same file. */
+/* Owns the catalog's journal file: append-only text in the store, one entry a line. Invariant: an entry
+ * counts only with its checksum, so a torn last line is as if it had never been written; several masters may
+ * append to the same file. */
 #include "master/journal.h"
 
 #include "lib/base/buf.h"
@@ -76,7 +77,8 @@ static void line_read(char *line, journal_entry_cb each, void *data)
     each(kind, bytes, n, data);
 }
 
-int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data, struct err *e)
+int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each,
+                        void *data, struct err *e)
 {
     _cleanup_free_ char *line = NULL;
     size_t cap = 0;
@@ -94,11 +96,13 @@ int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], 
     return 0;
 }
 
-int journal_read(const char *path, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data, struct err *e)
+int journal_read(const char *path, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data,
+                 struct err *e)
 {
     _cleanup_fclose_ FILE *f = fopen(path, "re");
     if (!f)
-        return err_sys(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_INTERNAL, "opening the catalog's journal %s", path);
+        return err_sys(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_INTERNAL, "opening the catalog's journal %s",
+                       path);
     return journal_read_stream(f, path, id, each, data, e);
 }
 
@@ -178,8 +182,8 @@ int journal_append(struct journal *j, const char *kind, const void *payload, siz
         /* A writer that died in its line must not spoil this one. */
         struct stat st;
         char last = '\n';
-        if (fstat(fd, &st) == 0 && st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n' &&
-            write(fd, "\n", 1) != 1)
+        if (fstat(fd, &st) == 0 && st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 &&
+            last != '\n' && write(fd, "\n", 1) != 1)
             rc = err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
         if (rc == 0 && (write(fd, whole.data, whole.len) != (ssize_t)whole.len || fdatasync(fd) < 0))
             rc = err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);

@@ -19,14 +19,18 @@ struct journal {
 /** One entry; the payload is followed by a NUL that does not count. */
 typedef void (*journal_entry_cb)(const char *kind, const uint8_t *payload, size_t n, void *data);
 
-/** Calls `each` for every whole entry. ERR_NOT_FOUND when there is no file, ERR_INVALID when it is no journal. */
-int journal_read(const char *path, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data, struct err *e);
-int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data, struct err *e);
+/** Calls `each` for every whole entry. ERR_NOT_FOUND when there is no file, ERR_INVALID when it is no
+ * journal. */
+int journal_read(const char *path, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each, void *data,
+                 struct err *e);
+int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each,
+                        void *data, struct err *e);
 
 /** Keeps the name of an entry of kind "node"; `data` is the journal. */
 void journal_note_node(const char *kind, const uint8_t *payload, size_t n, void *data);
 
-struct journal *journal_open(const char *path, struct err *e); /* makes it when it is missing; checks every line */
+struct journal *journal_open(const char *path,
+                             struct err *e); /* makes it when it is missing; checks every line */
 const char *journal_id(const struct journal *j);
 bool journal_fresh(const struct journal *j);
 /** Appends one entry and makes it durable; blocking, catalog writes are rare. */

@@ -1,5 +1,5 @@
-/* Owns the way back from the journal: its final state is gathered and written into Redis where entries are missing.
- * Invariant: what was deleted later is not brought back, and what Redis still has is not touched. */
+/* Owns the way back from the journal: its final state is gathered and written into Redis where entries are
+ * missing. Invariant: what was deleted later is not brought back, and what Redis still has is not touched. */
 #include "master/cell.h"
 #include "master/journal.h"
 

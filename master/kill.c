@@ -1,6 +1,6 @@
-/* Owns the end of a sandbox: legal from every state, in effect once, and finished even when its node is gone. Invariant:
- * after `killing` is committed nothing brings the sandbox back; the node's resources are freed when the node confirms,
- * or by the node itself when it returns and finds the tombstone. */
+/* Owns the end of a sandbox: legal from every state, in effect once, and finished even when its node is gone.
+ * Invariant: after `killing` is committed nothing brings the sandbox back; the node's resources are freed
+ * when the node confirms, or by the node itself when it returns and finds the tombstone. */
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
 #include "master/ops.h"
@@ -20,8 +20,8 @@ static int node_kill(struct master *m, const struct record *r, int64_t timeout_m
     Cube__Node__V1__KillRequest req = CUBE__NODE__V1__KILL_REQUEST__INIT;
     req.sandbox_id = (char *)r->id;
     req.reason = (char *)r->reason; /* gen 0: whatever runs of it */
-    if (node_call(m, r->node, "/cube.node.v1.Sandboxes/Kill", &req.base, &cube__node__v1__kill_reply__descriptor, timeout_ms,
-                  NULL, NULL, e) == 0)
+    if (node_call(m, r->node, "/cube.node.v1.Sandboxes/Kill", &req.base,
+                  &cube__node__v1__kill_reply__descriptor, timeout_ms, NULL, NULL, e) == 0)
         return 0;
     return e->code == ERR_NOT_FOUND ? 0 : -1;
 }
@@ -33,7 +33,9 @@ static void commit_killed(struct master *m, const struct record *r, bool confirm
     _cleanup_commit_ struct commit c;
     commit_begin(&c, m, r->id, r->rev, STATE_KILLED, NULL);
     commit_set(&c, "unconfirmed", confirmed ? "" : "1");
-    commit_event(&c, "state", confirmed ? "killed: the node confirmed" : "killed: the node is away and will clean up when it returns");
+    commit_event(&c, "state",
+                 confirmed ? "killed: the node confirmed"
+                           : "killed: the node is away and will clean up when it returns");
     if (commit_settle(&c, r, STATE_KILLED, &res, &e) == COMMIT_FAILED)
         log_line(LOG_WARN, &(struct log_about){.sandbox = r->id, .err = &e}, "a kill stays for the sweeper");
 }
@@ -71,7 +73,8 @@ static void background_fiber(void *arg)
     free(b);
 }
 
-int op_kill(struct master *m, const char *id, const char *team, uint64_t if_rev, const char *reason, const char *trace, struct err *e)
+int op_kill(struct master *m, const char *id, const char *team, uint64_t if_rev, const char *reason,
+            const char *trace, struct err *e)
 {
     for (int tries = 0;; tries++) {
         _cleanup_record_ struct record r = {0};
@@ -80,7 +83,8 @@ int op_kill(struct master *m, const char *id, const char *team, uint64_t if_rev,
         if (r.state == STATE_KILLING || r.state == STATE_KILLED || r.state == STATE_FAILED)
             return err_set(e, ERR_NOT_FOUND, "sandbox %s not found", id);
         if (if_rev && if_rev != r.rev)
-            return err_set(e, ERR_CONFLICT, "the sandbox changed meanwhile (it is %s)", state_table[r.state].name);
+            return err_set(e, ERR_CONFLICT, "the sandbox changed meanwhile (it is %s)",
+                           state_table[r.state].name);
         struct inflight busy;
         inflight_begin(&busy, m, r.id);
         struct commit_result res;
@@ -102,7 +106,8 @@ int op_kill(struct master *m, const char *id, const char *team, uint64_t if_rev,
                 inflight_end(&busy);
                 return 0;
             }
-            log_line(LOG_WARN, &(struct log_about){.sandbox = r.id, .err = &why}, "the kill goes on behind: %s", why.msg);
+            log_line(LOG_WARN, &(struct log_about){.sandbox = r.id, .err = &why},
+                     "the kill goes on behind: %s", why.msg);
             struct background *b = malloc(sizeof *b);
             if (b) {
                 *b = (struct background){.m = m, .r = r};

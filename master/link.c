@@ -1,6 +1,6 @@
-/* Owns the nodes' end of the control plane: registration and the report streams. Invariant: a node speaks for itself
- * alone (its proven ID names it, not the message), reports of one stream are handled in order, and what a node claims is
- * bounded before it reaches Redis. */
+/* Owns the nodes' end of the control plane: registration and the report streams. Invariant: a node speaks for
+ * itself alone (its proven ID names it, not the message), reports of one stream are handled in order, and
+ * what a node claims is bounded before it reaches Redis. */
 #include "lib/base/buf.h"
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
@@ -32,7 +32,8 @@ static struct link *links;
 static bool node_name_ok(const char *s)
 {
     size_t n = strlen(s);
-    return n > 0 && n <= NODE_ID_MAX && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == n;
+    return n > 0 && n <= NODE_ID_MAX &&
+           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == n;
 }
 
 static uint64_t at_most(uint64_t v, uint64_t max)
@@ -46,10 +47,14 @@ static void capacity_args(struct db_args *a, const Cube__Master__V1__Capacity *c
         const char *name;
         uint64_t value;
     } rows[] = {
-        {"cap_mem", at_most(c->memory_mib, MEMORY_MIB_MAX)},   {"cap_cpu", at_most(c->cpu_milli, CPU_MILLI_MAX)},
-        {"cap_count", at_most(c->max_sandboxes, 100000)},      {"cap_disk", at_most(c->disk_mib, UINT64_C(1) << 32)},
-        {"used_mem", at_most(c->memory_used_mib, MEMORY_MIB_MAX)}, {"used_cpu", at_most(c->cpu_used_milli, CPU_MILLI_MAX)},
-        {"sandboxes", at_most(c->sandboxes, 1000000)},         {"warm", at_most(c->warm, 100000)},
+        {"cap_mem", at_most(c->memory_mib, MEMORY_MIB_MAX)},
+        {"cap_cpu", at_most(c->cpu_milli, CPU_MILLI_MAX)},
+        {"cap_count", at_most(c->max_sandboxes, 100000)},
+        {"cap_disk", at_most(c->disk_mib, UINT64_C(1) << 32)},
+        {"used_mem", at_most(c->memory_used_mib, MEMORY_MIB_MAX)},
+        {"used_cpu", at_most(c->cpu_used_milli, CPU_MILLI_MAX)},
+        {"sandboxes", at_most(c->sandboxes, 1000000)},
+        {"warm", at_most(c->warm, 100000)},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         db_arg(a, rows[i].name);
@@ -80,7 +85,8 @@ static int register_check(const Cube__Master__V1__RegisterRequest *q, const char
     socklen_t len;
     if (strlen(q->rpc_address) > 120 || loop_address_parse(q->rpc_address, &ss, &len, e) < 0)
         return err_set(e, ERR_INVALID, "node %s has no usable rpc address", q->node_id);
-    if (strlen(q->relay_address) > 120 || (*q->relay_address && loop_address_parse(q->relay_address, &ss, &len, e) < 0))
+    if (strlen(q->relay_address) > 120 ||
+        (*q->relay_address && loop_address_parse(q->relay_address, &ss, &len, e) < 0))
         return err_set(e, ERR_INVALID, "node %s has no usable relay address", q->node_id);
     if (!q->capacity || !q->capacity->memory_mib || !q->capacity->cpu_milli)
         return err_set(e, ERR_INVALID, "node %s reports no capacity", q->node_id);
@@ -121,8 +127,8 @@ static void serve_register(struct request *r)
     }
     journal_node(r->m, q->node_id);
     fleet_refresh(r->m->fleet);
-    log_info("node %s registered (%s, %" PRIu64 " MiB, %u milli-CPU)", q->node_id, q->rpc_address, q->capacity->memory_mib,
-             q->capacity->cpu_milli);
+    log_info("node %s registered (%s, %" PRIu64 " MiB, %u milli-CPU)", q->node_id, q->rpc_address,
+             q->capacity->memory_mib, q->capacity->cpu_milli);
     Cube__Master__V1__RegisterReply reply = CUBE__MASTER__V1__REGISTER_REPLY__INIT;
     reply.report_ms = r->m->cfg.report_ms;
     reply.cell = r->m->cfg.cell;
@@ -176,7 +182,8 @@ static void sandbox_args(struct db_args *a, const Cube__Master__V1__NodeSandbox 
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (strcmp(s->awake, reasons[i]) == 0)
             awake = reasons[i];
-    int64_t last = s->last_activity_ms < now ? s->last_activity_ms : now; /* no credit from a clock that runs ahead */
+    int64_t last =
+        s->last_activity_ms < now ? s->last_activity_ms : now; /* no credit from a clock that runs ahead */
     db_arg(a, s->spec->sandbox_id);
     db_arg(a, class_of(s->state));
     db_arg_int(a, (int64_t)s->gen);
@@ -299,7 +306,8 @@ static void link_fiber(void *arg)
         memmove(l->queue, l->queue + 1, --l->queued * sizeof *l->queue);
         struct err e = {0};
         if (handle(l, msg, &e) < 0) {
-            log_line(LOG_WARN, &(struct log_about){.err = &e}, "a report of node %s was not taken: %s", l->node, e.msg);
+            log_line(LOG_WARN, &(struct log_about){.err = &e}, "a report of node %s was not taken: %s",
+                     l->node, e.msg);
             link_end(l, &e); /* the node comes back with a full report */
         }
     }
@@ -315,7 +323,8 @@ static void on_report(struct rpc_call *c, const ProtobufCMessage *in, void *data
     struct link *l = data;
     ProtobufCMessage *copy = l->queued < QUEUE_MAX ? message_dup(in) : NULL;
     if (!copy) {
-        link_end(l, &(struct err){.code = ERR_RATE_LIMITED, .msg = "reports come faster than they can be taken"});
+        link_end(
+            l, &(struct err){.code = ERR_RATE_LIMITED, .msg = "reports come faster than they can be taken"});
         if (!l->working)
             link_free(l);
         return;

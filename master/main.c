@@ -1,4 +1,5 @@
-/* cube-master: scheduler and the one committer of sandbox state. Wires configuration, Redis, services and sweepers. */
+/* cube-master: scheduler and the one committer of sandbox state. Wires configuration, Redis, services and
+ * sweepers. */
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
@@ -19,7 +20,8 @@ static bool is_ready(char why[128], void *data)
     struct master *m = data;
     if (m->cell == CELL_READY)
         return true;
-    snprintf(why, 128, "%s", m->cell == CELL_RECOVERING ? "the cell is recovering its records" : "Redis does not answer");
+    snprintf(why, 128, "%s",
+             m->cell == CELL_RECOVERING ? "the cell is recovering its records" : "Redis does not answer");
     return false;
 }
 
@@ -39,7 +41,8 @@ static int start(struct loop *l, struct err *e)
     struct master *m = &master;
     struct rpc_auth auth = {.role = RPC_ROLE_MASTER, .key_dir = m->cfg.key_dir};
     if (*m->cfg.ca)
-        auth = (struct rpc_auth){.role = RPC_ROLE_MASTER, .ca = m->cfg.ca, .cert = m->cfg.cert, .key = m->cfg.key};
+        auth = (struct rpc_auth){
+            .role = RPC_ROLE_MASTER, .ca = m->cfg.ca, .cert = m->cfg.cert, .key = m->cfg.key};
     if (master_config_check(&m->cfg, e) < 0 || seed_load(m->cfg.seed_file, &m->seed, e) < 0 ||
         !(m->journal = journal_open(m->cfg.journal, e)) || !(m->creds = rpc_creds_load(&auth, e)))
         return -1;
@@ -55,9 +58,11 @@ static int start(struct loop *l, struct err *e)
     rpc_server_add(m->server, sandboxes_methods, m);
     rpc_server_add(m->server, snapshots_methods, m);
     rpc_server_add(m->server, catalog_methods, m);
+    rpc_server_add(m->server, templates_methods, m);
     rpc_server_add(m->server, nodes_methods, m);
     rpc_server_add(m->server, link_methods, m);
-    if (fiber_start(l, 0, e) < 0 || rpc_server_listen(m->server, m->cfg.listen, e) < 0 || cell_start(m, e) < 0 ||
+    if (fiber_start(l, 0, e) < 0 || rpc_server_listen(m->server, m->cfg.listen, e) < 0 ||
+        cell_start(m, e) < 0 ||
         (*m->cfg.admin_listen && admin_listen(l, m->cfg.admin_listen, is_ready, m, e) < 0))
         return -1;
     stats_register();
@@ -73,8 +78,10 @@ int main(int argc, char **argv)
         .name = "cube-master",
         .section = "master",
         .summary = "places sandboxes and commits every change of their state",
-        .description = "Serves cube.master.v1 (Sandboxes, Catalog, Nodes, NodeLink) over gRPC. Holds no state that matters: any number "
-                       "may run, any may be killed at any time; another finishes or undoes what it had begun.",
+        .description =
+            "Serves cube.master.v1 (Sandboxes, Catalog, Nodes, NodeLink) over gRPC. Holds no state that "
+            "matters: any number "
+            "may run, any may be killed at any time; another finishes or undoes what it had begun.",
         .keys = master_config_keys,
         .config = &master.cfg,
         .start = start,

@@ -1,4 +1,5 @@
-/* What the files of cube-master share: configuration, the process's one context, and calls that wait inside a fiber. */
+/* What the files of cube-master share: configuration, the process's one context, and calls that wait inside a
+ * fiber. */
 #pragma once
 
 #include "lib/net/config.h"
@@ -20,8 +21,8 @@ struct master_config {
 };
 
 enum cell_state {
-    CELL_REDIS_AWAY,  /* nothing can be committed */
-    CELL_RECOVERING,  /* Redis is new or lost its data: creates answer 503 */
+    CELL_REDIS_AWAY, /* nothing can be committed */
+    CELL_RECOVERING, /* Redis is new or lost its data: creates answer 503 */
     CELL_READY
 };
 
@@ -42,7 +43,7 @@ struct master {
     struct fleet *fleet;
     struct journal *journal;
     enum cell_state cell;
-    int64_t epoch_ms;          /* birth of the data in Redis */
+    int64_t epoch_ms; /* birth of the data in Redis */
     int64_t recovering_until_ms;
     unsigned masters_alive;
     struct inflight *inflight[256];
@@ -61,25 +62,27 @@ struct db_args {
 };
 void db_args_start(struct db_args *a, struct master *m); /* argv[0] = prefix */
 void db_args_end(struct db_args *a);
-void db_arg(struct db_args *a, const char *s);                    /* copied */
-void db_arg_bytes(struct db_args *a, const void *p, size_t n);    /* not copied */
+void db_arg(struct db_args *a, const char *s);                 /* copied */
+void db_arg_bytes(struct db_args *a, const void *p, size_t n); /* not copied */
 void db_arg_int(struct db_args *a, int64_t v);
 void db_arg_printf(struct db_args *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define _cleanup_db_args_ __attribute__((cleanup(db_args_end)))
 
-/** Runs a script and hands its reply to `parse` (NULL: ignored), whose result is returned. -1 with ERR_UNAVAILABLE when Redis is away. */
+/** Runs a script and hands its reply to `parse` (NULL: ignored), whose result is returned. -1 with
+ * ERR_UNAVAILABLE when Redis is away. */
 int db_eval(struct master *m, struct redis_script *s, struct db_args *a,
             int (*parse)(const redisReply *r, void *out, struct err *e), void *out, struct err *e);
 /** The same, answered only when a replica has it too (WAIT 1), where there is one; 200 ms at most. */
 int db_eval_durable(struct master *m, struct redis_script *s, struct db_args *a,
                     int (*parse)(const redisReply *r, void *out, struct err *e), void *out, struct err *e);
 /** The same for a plain command of up to 8 words. */
-int db_command(struct master *m, int argc, const char **argv, int (*parse)(const redisReply *r, void *out, struct err *e),
-               void *out, struct err *e);
+int db_command(struct master *m, int argc, const char **argv,
+               int (*parse)(const redisReply *r, void *out, struct err *e), void *out, struct err *e);
 
 /** A unary call. `*reply` is owned by the caller (protobuf_c_message_free_unpacked). */
-int call_wait(struct rpc_client *c, const char *path, const ProtobufCMessage *in, const ProtobufCMessageDescriptor *out,
-              int64_t timeout_ms, const char *trace, ProtobufCMessage **reply, struct err *e);
+int call_wait(struct rpc_client *c, const char *path, const ProtobufCMessage *in,
+              const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+              ProtobufCMessage **reply, struct err *e);
 
 /** A copy of a message, owned by the caller. NULL when out of memory. */
 ProtobufCMessage *message_dup(const ProtobufCMessage *msg);
@@ -94,7 +97,8 @@ struct request {
     char trace[64];
     bool answered;
 };
-void request_spawn(struct master *m, struct rpc_call *c, const ProtobufCMessage *in, void (*run)(struct request *r));
+void request_spawn(struct master *m, struct rpc_call *c, const ProtobufCMessage *in,
+                   void (*run)(struct request *r));
 void request_reply(struct request *r, const ProtobufCMessage *out);
 void request_fail(struct request *r, const struct err *e);
 
@@ -123,7 +127,8 @@ void route_event_wait(struct master *m, const char *id, int64_t timeout_ms);
 void route_event_seen(struct master *m, const char *id); /* from the follower of the stream */
 
 /* ---- services ---- */
-extern const struct rpc_method sandboxes_methods[], snapshots_methods[], catalog_methods[], nodes_methods[], link_methods[];
+extern const struct rpc_method sandboxes_methods[], snapshots_methods[], catalog_methods[],
+    templates_methods[], nodes_methods[], link_methods[];
 
 extern const struct config_key master_config_keys[];
 int master_config_check(const struct master_config *c, struct err *e);

@@ -13,8 +13,8 @@ static const char *status_of(const struct node *n)
     return n->draining ? "draining" : n->cordoned ? "cordoned" : n->pressure ? "pressure" : "ready";
 }
 
-static void node_fill(struct node *n, const struct sched_node *s, Cube__Master__V1__Node *out, Cube__Master__V1__Capacity *reserved,
-                      char **names)
+static void node_fill(struct node *n, const struct sched_node *s, Cube__Master__V1__Node *out,
+                      Cube__Master__V1__Capacity *reserved, char **names)
 {
     cube__master__v1__node__init(out);
     cube__master__v1__capacity__init(reserved);
@@ -43,7 +43,8 @@ static void node_fill(struct node *n, const struct sched_node *s, Cube__Master__
 
 static int by_id(const void *a, const void *b)
 {
-    return strcmp((*(Cube__Master__V1__Node *const *)a)->node_id, (*(Cube__Master__V1__Node *const *)b)->node_id);
+    return strcmp((*(Cube__Master__V1__Node *const *)a)->node_id,
+                  (*(Cube__Master__V1__Node *const *)b)->node_id);
 }
 
 static void serve_nodes(struct request *r)
@@ -59,7 +60,8 @@ static void serve_nodes(struct request *r)
         abort();
     for (size_t i = 0; i < n; i++) {
         names[i] = calloc(f->sched[i].template_count + 2, sizeof **names);
-        if (!names[i] || !(names[i][0] = strdup(f->nodes[i]->template_names ? f->nodes[i]->template_names : "")))
+        if (!names[i] ||
+            !(names[i][0] = strdup(f->nodes[i]->template_names ? f->nodes[i]->template_names : "")))
             abort();
         char *text = names[i][0];
         node_fill(f->nodes[i], &f->sched[i], &nodes[i], &reserved[i], names[i]);
@@ -124,7 +126,8 @@ static void serve_drain(struct request *r)
 
 static void serve_status(struct request *r)
 {
-    static const char *const names[] = {[CELL_REDIS_AWAY] = "redis_away", [CELL_RECOVERING] = "recovering", [CELL_READY] = "ready"};
+    static const char *const names[] = {
+        [CELL_REDIS_AWAY] = "redis_away", [CELL_RECOVERING] = "recovering", [CELL_READY] = "ready"};
     static const char *const reasons[] = {
         [CELL_REDIS_AWAY] = "Redis does not answer",
         [CELL_RECOVERING] = "Redis lost its data; waiting for the known nodes to report",
@@ -149,14 +152,17 @@ REQUEST_START(serve_drain)
 REQUEST_START(serve_status)
 
 #define METHOD(name, in_type, out_type, fn)                                                                  \
-    {.path = "/cube.master.v1.Nodes/" name,                                                                  \
-     .in = &cube__master__v1__##in_type##__descriptor,                                                       \
-     .out = &cube__master__v1__##out_type##__descriptor,                                                     \
-     .roles = RPC_ROLE_API | RPC_ROLE_ADMIN,                                                                 \
-     .start = start_##fn}
+    {                                                                                                        \
+        .path = "/cube.master.v1.Nodes/" name, .in = &cube__master__v1__##in_type##__descriptor,             \
+        .out = &cube__master__v1__##out_type##__descriptor, .roles = RPC_ROLE_API | RPC_ROLE_ADMIN,          \
+        .start = start_##fn                                                                                  \
+    }
 
 const struct rpc_method nodes_methods[] = {
-    METHOD("List", empty, list_nodes_reply, serve_nodes),   METHOD("Status", empty, status_reply, serve_status),
-    METHOD("Cordon", node_request, empty, serve_cordon),    METHOD("Uncordon", node_request, empty, serve_uncordon),
-    METHOD("Drain", node_request, empty, serve_drain),      {0},
+    METHOD("List", empty, list_nodes_reply, serve_nodes),
+    METHOD("Status", empty, status_reply, serve_status),
+    METHOD("Cordon", node_request, empty, serve_cordon),
+    METHOD("Uncordon", node_request, empty, serve_uncordon),
+    METHOD("Drain", node_request, empty, serve_drain),
+    {0},
 };

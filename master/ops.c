@@ -39,8 +39,8 @@ int op_load(struct master *m, const char *id, const char *team, struct record *o
     return 0;
 }
 
-enum commit_outcome commit_settle(struct commit *c, const struct record *r, enum sandbox_state to, struct commit_result *out,
-                                  struct err *e)
+enum commit_outcome commit_settle(struct commit *c, const struct record *r, enum sandbox_state to,
+                                  struct commit_result *out, struct err *e)
 {
     int64_t patience = c->m->now_ms() + SETTLE_PATIENCE_MS;
     for (;;) {
@@ -67,8 +67,8 @@ enum commit_outcome commit_settle(struct commit *c, const struct record *r, enum
             return COMMIT_OK;
         }
         if (now.state != r->state || now.gen != r->gen || strcmp(now.owner, c->m->instance) != 0) {
-            err_set(e, now.state >= STATE_KILLING ? ERR_NOT_FOUND : ERR_CONFLICT, "the sandbox became %s meanwhile",
-                    state_table[now.state].name);
+            err_set(e, now.state >= STATE_KILLING ? ERR_NOT_FOUND : ERR_CONFLICT,
+                    "the sandbox became %s meanwhile", state_table[now.state].name);
             return COMMIT_CONFLICT;
         }
         commit_rev(c, now.rev);
@@ -103,11 +103,11 @@ static void drop_fiber(void *arg)
     kill.gen = d->gen;
     kill.reason = d->reason;
     struct err e = {0};
-    if (node_call(d->m, d->node, "/cube.node.v1.Sandboxes/Kill", &kill.base, &cube__node__v1__kill_reply__descriptor, 10000, NULL,
-                  NULL, &e) < 0 &&
+    if (node_call(d->m, d->node, "/cube.node.v1.Sandboxes/Kill", &kill.base,
+                  &cube__node__v1__kill_reply__descriptor, 10000, NULL, NULL, &e) < 0 &&
         e.code != ERR_NOT_FOUND)
-        log_line(LOG_WARN, &(struct log_about){.sandbox = d->id, .gen = d->gen, .err = &e}, "dropping a sandbox on %s: %s",
-                 d->node, e.msg);
+        log_line(LOG_WARN, &(struct log_about){.sandbox = d->id, .gen = d->gen, .err = &e},
+                 "dropping a sandbox on %s: %s", d->node, e.msg);
     free(d);
 }
 

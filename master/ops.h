@@ -1,5 +1,5 @@
-/* What the master does with sandboxes: each function is one operation from the first look to the last commit. They run in
- * fibers, return 0 or -1 with `e`, and leave no transient state behind without an owner. */
+/* What the master does with sandboxes: each function is one operation from the first look to the last commit.
+ * They run in fibers, return 0 or -1 with `e`, and leave no transient state behind without an owner. */
 #pragma once
 
 #include "master/commit.h"
@@ -10,35 +10,44 @@
 int op_load(struct master *m, const char *id, const char *team, struct record *out, struct err *e);
 
 /** Creates, places and starts; `out` is the running record. `req` is changed (IDs, limits). */
-int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char *trace, struct record *out, struct err *e);
+int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char *trace, struct record *out,
+              struct err *e);
 
-/** From any state; ERR_NOT_FOUND when it is gone or going already. Returns once the node confirmed or 5 s have passed; the rest goes on behind. */
-int op_kill(struct master *m, const char *id, const char *team, uint64_t if_rev, const char *reason, const char *trace, struct err *e);
-/** Goes on with a sandbox in `killing`: until the node confirmed, else a tombstone after the state's deadline. */
+/** From any state; ERR_NOT_FOUND when it is gone or going already. Returns once the node confirmed or 5 s
+ * have passed; the rest goes on behind. */
+int op_kill(struct master *m, const char *id, const char *team, uint64_t if_rev, const char *reason,
+            const char *trace, struct err *e);
+/** Goes on with a sandbox in `killing`: until the node confirmed, else a tombstone after the state's
+ * deadline. */
 void op_kill_finish(struct master *m, const struct record *r);
 
-int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const char *trace, struct record *out, struct err *e);
-int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, const char *trace, struct record *out, bool *resumed,
-              struct err *e);
-int op_deadline(struct master *m, const Cube__Master__V1__SetDeadlineRequest *req, struct record *out, struct err *e);
+int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const char *trace,
+             struct record *out, struct err *e);
+int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, const char *trace,
+              struct record *out, bool *resumed, struct err *e);
+int op_deadline(struct master *m, const Cube__Master__V1__SetDeadlineRequest *req, struct record *out,
+                struct err *e);
 
-/** Brings a transient record that lost its owner to a stable state by the node's truth. In a fiber of its own. */
+/** Brings a transient record that lost its owner to a stable state by the node's truth. In a fiber of its
+ * own. */
 void op_reconcile(struct master *m, const char *id);
 void op_reconcile_later(struct master *m, const char *id);
 
 /** Tells a node to drop what it runs of this sandbox up to `gen`; in a fiber of its own, once. */
 void node_drop_later(struct master *m, const char *node, const char *id, uint64_t gen, const char *reason);
 
-/** Runs a commit out of a transient state of this fiber: goes on over lost answers of Redis (5 s) and over changes of the record that left
- *  state and generation alone. COMMIT_OK also when it turns out to have happened. */
-enum commit_outcome commit_settle(struct commit *c, const struct record *r, enum sandbox_state to, struct commit_result *out,
-                                  struct err *e);
+/** Runs a commit out of a transient state of this fiber: goes on over lost answers of Redis (5 s) and over
+ * changes of the record that left state and generation alone. COMMIT_OK also when it turns out to have
+ * happened. */
+enum commit_outcome commit_settle(struct commit *c, const struct record *r, enum sandbox_state to,
+                                  struct commit_result *out, struct err *e);
 
 /** Remaining milliseconds until `end_ms` for a node; 0 when it passed, and a year when there is none. */
 int64_t remaining_ms(struct master *m, int64_t end_ms);
 
 /** One template by name as the team sees it; the message is owned by the caller. */
-int catalog_template(struct master *m, const char *team, const char *name, Cube__Master__V1__Template **out, struct err *e);
+int catalog_template(struct master *m, const char *team, const char *name, Cube__Master__V1__Template **out,
+                     struct err *e);
 
 int catalog_team(struct master *m, const char *id, Cube__Master__V1__Team **out, struct err *e);
 int catalog_put_template(struct master *m, Cube__Master__V1__Template *t, struct err *e);
@@ -56,9 +65,12 @@ void catalog_list_free(struct catalog_list *l);
 void snapshot_drop_later(struct master *m, const char *node, const char *id);
 
 /** Operations on a running sandbox. The snapshot's template is owned by the caller. */
-int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, const char *trace, Cube__Master__V1__Template **out,
-                struct err *e);
-int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, const char *trace, struct record *out, struct err *e);
-int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *req, struct record *out, struct err *e);
+int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, const char *trace,
+                Cube__Master__V1__Template **out, struct err *e);
+int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, const char *trace,
+                struct record *out, struct err *e);
+int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *req, struct record *out,
+               struct err *e);
 
-int64_t ops_initial_memory(const struct master *m, const Cube__V1__Limits *l); /* MiB to reserve for a new VM */
+int64_t ops_initial_memory(const struct master *m,
+                           const Cube__V1__Limits *l); /* MiB to reserve for a new VM */

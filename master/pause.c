@@ -1,5 +1,6 @@
-/* Owns pause, resume and the deadline of a running sandbox. Invariant: a resume that finds a pause in flight waits for
- * it, and whoever finds another's resume in flight shares it: one VM is started, however many ask. */
+/* Owns pause, resume and the deadline of a running sandbox. Invariant: a resume that finds a pause in flight
+ * waits for it, and whoever finds another's resume in flight shares it: one VM is started, however many ask.
+ */
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
 #include "master/ops.h"
@@ -20,17 +21,19 @@ static int not_now(const struct record *r, const char *verb, struct err *e)
 {
     if (state_table[r->state].view == VIEW_GONE)
         return err_set(e, ERR_NOT_FOUND, "sandbox %s not found", r->id);
-    return err_set(e, ERR_CONFLICT, "sandbox %s is %s and cannot be %s now", r->id, state_table[r->state].name, verb);
+    return err_set(e, ERR_CONFLICT, "sandbox %s is %s and cannot be %s now", r->id,
+                   state_table[r->state].name, verb);
 }
 
 /* Whether the node's error leaves open what it did. */
 static bool unknown_effect(const struct err *e)
 {
-    return e->code == ERR_DEADLINE || e->code == ERR_CANCELLED || (e->code == ERR_UNAVAILABLE && e->sys != ECONNREFUSED);
+    return e->code == ERR_DEADLINE || e->code == ERR_CANCELLED ||
+           (e->code == ERR_UNAVAILABLE && e->sys != ECONNREFUSED);
 }
 
-static int pause_commit(struct master *m, struct record *r, bool disk_only, const char *reason, const char *snapshot,
-                        const char *trace, struct err *e)
+static int pause_commit(struct master *m, struct record *r, bool disk_only, const char *reason,
+                        const char *snapshot, const char *trace, struct err *e)
 {
     struct commit_result res;
     _cleanup_commit_ struct commit c;
@@ -38,7 +41,8 @@ static int pause_commit(struct master *m, struct record *r, bool disk_only, cons
     commit_own(&c);
     commit_set(&c, "snapshot", snapshot);
     commit_set(&c, "fs_only", disk_only ? "1" : "");
-    commit_event(&c, "state", "pausing%s: %s", disk_only ? " (file system only)" : "", *reason ? reason : "asked by the user");
+    commit_event(&c, "state", "pausing%s: %s", disk_only ? " (file system only)" : "",
+                 *reason ? reason : "asked by the user");
     if (commit_run(&c, &res, e) != COMMIT_OK)
         return -1;
     r->state = STATE_PAUSING;
@@ -48,8 +52,8 @@ static int pause_commit(struct master *m, struct record *r, bool disk_only, cons
     return 0;
 }
 
-static int pause_end(struct master *m, struct record *r, enum sandbox_state to, const Cube__Node__V1__PauseReply *reply,
-                     const char *why, struct err *e)
+static int pause_end(struct master *m, struct record *r, enum sandbox_state to,
+                     const Cube__Node__V1__PauseReply *reply, const char *why, struct err *e)
 {
     struct commit_result res;
     _cleanup_commit_ struct commit c;
@@ -69,7 +73,8 @@ static int pause_end(struct master *m, struct record *r, enum sandbox_state to, 
     return commit_settle(&c, r, to, &res, e) == COMMIT_OK ? 0 : -1;
 }
 
-int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const char *trace, struct record *out, struct err *e)
+int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const char *trace,
+             struct record *out, struct err *e)
 {
     _cleanup_record_ struct record r = {0};
     bool disk_only = req->filesystem_only;
@@ -86,7 +91,8 @@ int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const 
         if (req->if_rev && req->if_rev != r.rev)
             return err_set(e, ERR_CONFLICT, "the sandbox changed meanwhile");
         if (req->require_healthy && r.last_answer_ms && m->now_ms() - r.last_answer_ms > HEALTHY_WITHIN_MS)
-            return err_set(e, ERR_UNAVAILABLE, "the guest agent of sandbox %s does not answer; not paused", r.id);
+            return err_set(e, ERR_UNAVAILABLE, "the guest agent of sandbox %s does not answer; not paused",
+                           r.id);
         if (req->by_policy && r.auto_pause)
             disk_only = !r.spec->auto_pause_memory;
         char snapshot[24] = "p";
@@ -107,8 +113,8 @@ int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const 
     ask.snapshot_id = r.snapshot;
     ProtobufCMessage *reply = NULL;
     struct err why = {0};
-    int rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Pause", &ask.base, &cube__node__v1__pause_reply__descriptor,
-                       PAUSE_TIMEOUT_MS, trace, &reply, &why);
+    int rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Pause", &ask.base,
+                       &cube__node__v1__pause_reply__descriptor, PAUSE_TIMEOUT_MS, trace, &reply, &why);
     if (rc == 0) {
         rc = pause_end(m, &r, STATE_PAUSED, (Cube__Node__V1__PauseReply *)reply, NULL, e);
         protobuf_c_message_free_unpacked(reply, NULL);
@@ -155,10 +161,10 @@ static void update_fiber(void *arg)
     req.gen = u->gen;
     req.remaining_ms = u->remaining_ms;
     /* The node's copy only matters when the control plane is gone (internal.md §10): best effort. */
-    if (node_call(u->m, u->node, "/cube.node.v1.Sandboxes/Update", &req.base, &cube__node__v1__update_reply__descriptor, 5000,
-                  NULL, NULL, &e) < 0)
-        log_line(LOG_DEBUG, &(struct log_about){.sandbox = u->id, .gen = u->gen, .err = &e}, "telling the node a deadline: %s",
-                 e.msg);
+    if (node_call(u->m, u->node, "/cube.node.v1.Sandboxes/Update", &req.base,
+                  &cube__node__v1__update_reply__descriptor, 5000, NULL, NULL, &e) < 0)
+        log_line(LOG_DEBUG, &(struct log_about){.sandbox = u->id, .gen = u->gen, .err = &e},
+                 "telling the node a deadline: %s", e.msg);
     free(u);
 }
 
@@ -175,7 +181,8 @@ static void node_update_later(struct master *m, const struct record *r)
     fiber_spawn(update_fiber, u);
 }
 
-int op_deadline(struct master *m, const Cube__Master__V1__SetDeadlineRequest *req, struct record *out, struct err *e)
+int op_deadline(struct master *m, const Cube__Master__V1__SetDeadlineRequest *req, struct record *out,
+                struct err *e)
 {
     if (req->timeout_ms < 0)
         return err_set(e, ERR_INVALID, "Timeout must be greater than 0");
@@ -202,7 +209,8 @@ int op_deadline(struct master *m, const Cube__Master__V1__SetDeadlineRequest *re
 
 /* ---- resume ---- */
 
-static int resume_commit(struct master *m, struct record *r, uint64_t gen, const char *why, const char *trace, struct err *e)
+static int resume_commit(struct master *m, struct record *r, uint64_t gen, const char *why, const char *trace,
+                         struct err *e)
 {
     struct sched_policy policy = fleet_policy(m);
     struct commit_result res;
@@ -225,8 +233,8 @@ static int resume_commit(struct master *m, struct record *r, uint64_t gen, const
     return 0;
 }
 
-static int resume_end(struct master *m, struct record *r, const Cube__Node__V1__StartReply *reply, int64_t timeout,
-                      int64_t took_ms, struct err *e)
+static int resume_end(struct master *m, struct record *r, const Cube__Node__V1__StartReply *reply,
+                      int64_t timeout, int64_t took_ms, struct err *e)
 {
     int64_t now = m->now_ms();
     struct commit_result res;
@@ -256,7 +264,8 @@ static void resume_refused(struct master *m, struct record *r, const char *why)
 }
 
 /* One node restores it; `r` was committed as `resuming`. */
-static int node_restore(struct master *m, struct record *r, bool reboot, int64_t timeout, const char *trace, struct err *e)
+static int node_restore(struct master *m, struct record *r, bool reboot, int64_t timeout, const char *trace,
+                        struct err *e)
 {
     uint8_t ticket[32];
     char token[65] = "";
@@ -274,8 +283,8 @@ static int node_restore(struct master *m, struct record *r, bool reboot, int64_t
     req.reboot = reboot || r->filesystem_only;
     ProtobufCMessage *reply = NULL;
     int64_t begin = m->now_ms();
-    int rc = node_call(m, r->node, "/cube.node.v1.Sandboxes/Restore", &req.base, &cube__node__v1__start_reply__descriptor,
-                       m->cfg.node_timeout_ms, trace, &reply, e);
+    int rc = node_call(m, r->node, "/cube.node.v1.Sandboxes/Restore", &req.base,
+                       &cube__node__v1__start_reply__descriptor, m->cfg.node_timeout_ms, trace, &reply, e);
     explicit_bzero(token, sizeof token);
     if (rc < 0)
         return -1;
@@ -293,8 +302,8 @@ static uint64_t stale_gen(const struct err *e)
     return at ? strtoull(at + 4, NULL, 10) : 0;
 }
 
-static int resume_here(struct master *m, struct record *r, const Cube__Master__V1__ResumeRequest *req, const char *trace,
-                       struct err *e)
+static int resume_here(struct master *m, struct record *r, const Cube__Master__V1__ResumeRequest *req,
+                       const char *trace, struct err *e)
 {
     int64_t timeout = req->timeout_ms > 0 ? req->timeout_ms : r->spec->timeout_ms;
     if (req->wake && timeout < WAKE_TIMEOUT_MS) /* contracts/e2b.md §7 */
@@ -328,8 +337,8 @@ static int resume_here(struct master *m, struct record *r, const Cube__Master__V
     return -1;
 }
 
-int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, const char *trace, struct record *out, bool *resumed,
-              struct err *e)
+int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, const char *trace,
+              struct record *out, bool *resumed, struct err *e)
 {
     int64_t until = m->now_ms() + RESUME_WAIT_MS;
     *resumed = false;
@@ -346,7 +355,8 @@ int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, cons
             if (req->timeout_ms > 0 && !*resumed) {
                 int64_t ask = out->idle_ms > 0 ? out->idle_ms : req->timeout_ms;
                 int64_t end = m->now_ms() + ask;
-                if ((!req->extend_only || end > out->end_ms) && deadline_touch(m, out, end, "extended by connect", e) < 0) {
+                if ((!req->extend_only || end > out->end_ms) &&
+                    deadline_touch(m, out, end, "extended by connect", e) < 0) {
                     rc = e->code == ERR_CONFLICT ? 1 : -1;
                     break;
                 }
@@ -380,6 +390,7 @@ int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, cons
         if (rc < 0)
             return -1;
         if (m->now_ms() >= until)
-            return err_set(e, ERR_CONFLICT, "sandbox %s is still in transition after %d s", req->sandbox_id, RESUME_WAIT_MS / 1000);
+            return err_set(e, ERR_CONFLICT, "sandbox %s is still in transition after %d s", req->sandbox_id,
+                           RESUME_WAIT_MS / 1000);
     }
 }

@@ -1,6 +1,6 @@
-/* Owns the repair of what went wrong between records and nodes. Invariant: the node's word about its own VMs decides;
- * every repair is an ordinary commit that compares the rev seen before the node was asked, so that a repair based on an
- * old view does nothing. */
+/* Owns the repair of what went wrong between records and nodes. Invariant: the node's word about its own VMs
+ * decides; every repair is an ordinary commit that compares the rev seen before the node was asked, so that a
+ * repair based on an old view does nothing. */
 #include "master/reconcile.h"
 
 #include "lib/base/log.h"
@@ -15,9 +15,9 @@
 
 #define SWEEP_MS 1000
 #define SWEEP_LIMIT 256
-#define LEASE_MS 20000      /* how long one repair attempt owns the record */
+#define LEASE_MS 20000 /* how long one repair attempt owns the record */
 #define NODE_ASK_MS 3000
-#define GRACE_MS 30000      /* what nobody can adopt is dropped after this */
+#define GRACE_MS 30000 /* what nobody can adopt is dropped after this */
 
 /* What a node said about one sandbox. */
 struct truth {
@@ -46,8 +46,8 @@ static void node_ask(struct master *m, const char *node, const char *id, struct 
     Cube__Node__V1__ListRequest req = CUBE__NODE__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *msg = NULL;
     struct err e = {0};
-    if (!*node || node_call(m, node, "/cube.node.v1.Sandboxes/List", &req.base, &cube__node__v1__list_reply__descriptor,
-                            NODE_ASK_MS, NULL, &msg, &e) < 0)
+    if (!*node || node_call(m, node, "/cube.node.v1.Sandboxes/List", &req.base,
+                            &cube__node__v1__list_reply__descriptor, NODE_ASK_MS, NULL, &msg, &e) < 0)
         return;
     t->asked = true;
     Cube__Node__V1__ListReply *list = (Cube__Node__V1__ListReply *)msg;
@@ -62,8 +62,8 @@ static bool ended(enum sandbox_state s)
     return s == STATE_KILLED || s == STATE_FAILED || s == STATE_LOST;
 }
 
-static enum commit_outcome move(struct master *m, struct record *r, enum sandbox_state to, const struct truth *t,
-                                const char *why)
+static enum commit_outcome move(struct master *m, struct record *r, enum sandbox_state to,
+                                const struct truth *t, const char *why)
 {
     struct commit_result res;
     struct err e = {0};
@@ -105,9 +105,11 @@ static enum commit_outcome move(struct master *m, struct record *r, enum sandbox
         snprintf(r->owner, sizeof r->owner, "%s", m->instance);
         snprintf(r->reason, sizeof r->reason, "%s", why);
         stats_reconciled();
-        log_line(LOG_INFO, &(struct log_about){.sandbox = r->id, .gen = r->gen}, "reconciled to %s: %s", state_table[to].name, why);
+        log_line(LOG_INFO, &(struct log_about){.sandbox = r->id, .gen = r->gen}, "reconciled to %s: %s",
+                 state_table[to].name, why);
     } else if (o != COMMIT_CONFLICT) {
-        log_line(LOG_WARN, &(struct log_about){.sandbox = r->id, .gen = r->gen, .err = &e}, "reconciling to %s", state_table[to].name);
+        log_line(LOG_WARN, &(struct log_about){.sandbox = r->id, .gen = r->gen, .err = &e},
+                 "reconciling to %s", state_table[to].name);
     }
     return o;
 }
@@ -223,7 +225,8 @@ void op_reconcile_later(struct master *m, const char *id)
 
 /* ---- reports ---- */
 
-/* Redis does not know a sandbox that a node holds: after a loss of data it is taken in again with all the node knows. */
+/* Redis does not know a sandbox that a node holds: after a loss of data it is taken in again with all the
+ * node knows. */
 static void adopt(struct master *m, const char *node, const Cube__Master__V1__NodeSandbox *s)
 {
     Cube__V1__SandboxSpec *spec = s->spec;
@@ -259,7 +262,8 @@ static void adopt(struct master *m, const char *node, const Cube__Master__V1__No
     commit_event(&c, "state", "%s: adopted from node %s, which held it while the records had lost it",
                  running ? "running" : "paused", node);
     if (commit_run(&c, &res, &e) == COMMIT_OK)
-        log_line(LOG_INFO, &(struct log_about){.sandbox = spec->sandbox_id, .gen = s->gen}, "adopted from node %s", node);
+        log_line(LOG_INFO, &(struct log_about){.sandbox = spec->sandbox_id, .gen = s->gen},
+                 "adopted from node %s", node);
 }
 
 static void report_differs(struct master *m, const char *node, const char *id)
@@ -297,8 +301,8 @@ void reconcile_report(struct master *m, const char *node, const char *id, const 
         Cube__Node__V1__KillRequest req = CUBE__NODE__V1__KILL_REQUEST__INIT;
         req.sandbox_id = r.id;
         req.reason = r.reason;
-        if (node_call(m, node, "/cube.node.v1.Sandboxes/Kill", &req.base, &cube__node__v1__kill_reply__descriptor, 10000, NULL,
-                      NULL, &e) < 0 &&
+        if (node_call(m, node, "/cube.node.v1.Sandboxes/Kill", &req.base,
+                      &cube__node__v1__kill_reply__descriptor, 10000, NULL, NULL, &e) < 0 &&
             e.code != ERR_NOT_FOUND)
             return;
         struct commit_result res;

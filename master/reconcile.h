@@ -1,4 +1,5 @@
-/* Bringing records and nodes together again: what overstays, what a node reports otherwise than recorded, what it misses. */
+/* Bringing records and nodes together again: what overstays, what a node reports otherwise than recorded,
+ * what it misses. */
 #pragma once
 
 #include "master/ops.h"
@@ -13,5 +14,6 @@ void reconcile_report(struct master *m, const char *node, const char *id, const 
 /** A node stopped reporting: its sandboxes are lost until it returns. In a fiber of its own. */
 void reconcile_node_lost(struct master *m, const char *node);
 
-/** Pauses or moves nothing: waits until a draining node is empty of running sandboxes by pausing them one by one. */
+/** Pauses or moves nothing: waits until a draining node is empty of running sandboxes by pausing them one by
+ * one. */
 void reconcile_drain_later(struct master *m, const char *node);

@@ -1,4 +1,5 @@
-/* Owns the mapping between a record's hash in Redis and its C form. Invariant: a field that is absent reads as zero or
+/* Owns the mapping between a record's hash in Redis and its C form. Invariant: a field that is absent reads
+ * as zero or
  * "", and whatever does not fit is cut, never overrun. */
 #include "master/record.h"
 
@@ -23,7 +24,10 @@ static const struct {
     enum field_kind kind;
     size_t offset, size;
 } fields[] = {
-#define F(name, kind, member) {name, kind, offsetof(struct record, member), sizeof(((struct record *)0)->member)}
+#define F(name, kind, member)                                                                                \
+    {                                                                                                        \
+        name, kind, offsetof(struct record, member), sizeof(((struct record *)0)->member)                    \
+    }
     F("state", STATE, state),
     F("gen", U64, gen),
     F("rev", U64, rev),

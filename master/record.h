@@ -33,7 +33,8 @@ struct record {
     bool healthy;
 };
 
-/** Reads a flat HGETALL reply. ERR_NOT_FOUND when it is empty; ERR_INTERNAL when it is not a record. Release with record_free. */
+/** Reads a flat HGETALL reply. ERR_NOT_FOUND when it is empty; ERR_INTERNAL when it is not a record. Release
+ * with record_free. */
 int record_parse(const redisReply *hash, struct record *out, struct err *e);
 
 /** Adds the activity line of `{c}:act:<node>`; nothing when it is empty or malformed. */

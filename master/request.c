@@ -1,5 +1,5 @@
-/* Owns the requests of the master's services: each runs in a fiber on its own copy of the message. Invariant: a caller
- * that went away costs the answer only; what was begun for it is finished or undone all the same. */
+/* Owns the requests of the master's services: each runs in a fiber on its own copy of the message. Invariant:
+ * a caller that went away costs the answer only; what was begun for it is finished or undone all the same. */
 #include "lib/net/fiber.h"
 #include "lib/base/log.h"
 #include "master/master.h"
@@ -24,7 +24,8 @@ static void request_fiber(void *arg)
     free(r);
 }
 
-void request_spawn(struct master *m, struct rpc_call *c, const ProtobufCMessage *in, void (*run)(struct request *r))
+void request_spawn(struct master *m, struct rpc_call *c, const ProtobufCMessage *in,
+                   void (*run)(struct request *r))
 {
     struct request *r = calloc(1, sizeof *r);
     if (!r || !(r->in = message_dup(in))) {

@@ -1,5 +1,5 @@
-/* Owns the Sandboxes service: from message to operation and back. Invariant: no state is changed here; a caller sees only
- * sandboxes of the team that it names, and tokens leave only towards the API. */
+/* Owns the Sandboxes service: from message to operation and back. Invariant: no state is changed here; a
+ * caller sees only sandboxes of the team that it names, and tokens leave only towards the API. */
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "master/cursor.h"
@@ -50,8 +50,10 @@ static void serve_create(struct request *r)
         return;
     }
     /* Nobody was told of it and nobody can ask for it again: it would only run until its timeout. */
-    if (!r->call && !repeatable && op_kill(r->m, rec.id, rec.team, 0, "the client left before the answer", r->trace, &e) < 0)
-        log_line(LOG_WARN, &(struct log_about){.sandbox = rec.id, .err = &e}, "ending a sandbox whose client left");
+    if (!r->call && !repeatable &&
+        op_kill(r->m, rec.id, rec.team, 0, "the client left before the answer", r->trace, &e) < 0)
+        log_line(LOG_WARN, &(struct log_about){.sandbox = rec.id, .err = &e},
+                 "ending a sandbox whose client left");
     reply_record(r, &rec);
 }
 
@@ -71,7 +73,8 @@ static void serve_kill(struct request *r)
     Cube__Master__V1__KillRequest *q = (Cube__Master__V1__KillRequest *)r->in;
     Cube__Master__V1__KillReply reply = CUBE__MASTER__V1__KILL_REPLY__INIT;
     struct err e = {0};
-    if (op_kill(r->m, q->sandbox_id, q->team_id, q->if_rev, *q->reason ? q->reason : "asked by the user", r->trace, &e) < 0) {
+    if (op_kill(r->m, q->sandbox_id, q->team_id, q->if_rev, *q->reason ? q->reason : "asked by the user",
+                r->trace, &e) < 0) {
         request_fail(r, &e);
         return;
     }
@@ -152,11 +155,13 @@ static int page_parse(const redisReply *r, void *out, struct err *e)
     return 0;
 }
 
-static int list_args(struct request *r, const Cube__Master__V1__ListRequest *q, struct db_args *a, struct err *e)
+static int list_args(struct request *r, const Cube__Master__V1__ListRequest *q, struct db_args *a,
+                     struct err *e)
 {
     char after[INDEX_MEMBER_LEN + 1], tag[512];
     bool both = !q->running && !q->paused;
-    if (!*q->team_id || strlen(q->team_id) > TEAM_ID_MAX || strlen(q->template_id) > TEMPLATE_ID_MAX || q->n_metadata > 64)
+    if (!*q->team_id || strlen(q->team_id) > TEAM_ID_MAX || strlen(q->template_id) > TEMPLATE_ID_MAX ||
+        q->n_metadata > 64)
         return err_set(e, ERR_INVALID, "the list names no team, or more than 64 metadata filters");
     if (cursor_decode(q->cursor, q->ascending, after, e) < 0)
         return -1;
@@ -272,7 +277,8 @@ static void serve_timeline(struct request *r)
     }
     snprintf(name, sizeof name, "%s:tl:%.21s", r->m->prefix, q->sandbox_id);
     e = (struct err){0};
-    if (db_command(r->m, 4, (const char *[]){"LRANGE", name, "0", "99"}, story_parse, &s, &e) == 0 && s.n == 0)
+    if (db_command(r->m, 4, (const char *[]){"LRANGE", name, "0", "99"}, story_parse, &s, &e) == 0 &&
+        s.n == 0)
         err_set(&e, ERR_NOT_FOUND, "sandbox %.21s not found", q->sandbox_id);
     if (e.code) {
         request_fail(r, &e);
@@ -298,8 +304,8 @@ static void serve_read_log(struct request *r)
     struct err e = {0};
     ProtobufCMessage *reply = NULL;
     if (op_load(r->m, q->sandbox_id, q->team_id, &rec, &e) == 0)
-        node_call(r->m, rec.node, "/cube.node.v1.Sandboxes/ReadLog", &q->base, &cube__master__v1__read_log_reply__descriptor,
-                  LOG_TIMEOUT_MS, r->trace, &reply, &e);
+        node_call(r->m, rec.node, "/cube.node.v1.Sandboxes/ReadLog", &q->base,
+                  &cube__master__v1__read_log_reply__descriptor, LOG_TIMEOUT_MS, r->trace, &reply, &e);
     if (!reply) {
         request_fail(r, &e);
         return;
@@ -324,7 +330,8 @@ static struct metrics_part *part_for(struct metrics_part *parts, size_t *n, cons
     return &parts[(*n)++];
 }
 
-/* Asks each node that holds some of them; a node that does not answer only leaves its points out, unless one sandbox was asked for. */
+/* Asks each node that holds some of them; a node that does not answer only leaves its points out, unless one
+ * sandbox was asked for. */
 static void serve_metrics(struct request *r)
 {
     Cube__Master__V1__MetricsRequest *q = (Cube__Master__V1__MetricsRequest *)r->in;
@@ -341,7 +348,8 @@ static void serve_metrics(struct request *r)
         abort();
     for (size_t i = 0; i < q->n_sandbox_ids; i++) {
         _cleanup_record_ struct record rec = {0};
-        if (op_load(r->m, q->sandbox_ids[i], q->team_id, &rec, &e) == 0 && state_table[rec.state].view != VIEW_GONE) {
+        if (op_load(r->m, q->sandbox_ids[i], q->team_id, &rec, &e) == 0 &&
+            state_table[rec.state].view != VIEW_GONE) {
             struct metrics_part *p = part_for(parts, &count, rec.node);
             p->ids[p->n++] = q->sandbox_ids[i];
         } else if (q->n_sandbox_ids == 1) {
@@ -357,8 +365,8 @@ static void serve_metrics(struct request *r)
         ask.start_ms = q->start_ms;
         ask.end_ms = q->end_ms;
         ProtobufCMessage *msg = NULL;
-        if (node_call(r->m, parts[i].node, "/cube.node.v1.Sandboxes/Metrics", &ask.base, &cube__master__v1__metrics_reply__descriptor,
-                      LOG_TIMEOUT_MS, r->trace, &msg, &e) < 0 &&
+        if (node_call(r->m, parts[i].node, "/cube.node.v1.Sandboxes/Metrics", &ask.base,
+                      &cube__master__v1__metrics_reply__descriptor, LOG_TIMEOUT_MS, r->trace, &msg, &e) < 0 &&
             q->n_sandbox_ids == 1)
             failed = true;
         parts[i].reply = (Cube__Master__V1__MetricsReply *)msg;
@@ -395,11 +403,11 @@ REQUEST_START(serve_read_log)
 REQUEST_START(serve_metrics)
 
 #define METHOD(name, in_type, out_type, extra, fn)                                                           \
-    {.path = "/cube.master.v1.Sandboxes/" name,                                                              \
-     .in = &cube__master__v1__##in_type##__descriptor,                                                       \
-     .out = &cube__master__v1__##out_type##__descriptor,                                                     \
-     .roles = RPC_ROLE_API | RPC_ROLE_ADMIN | (extra),                                                       \
-     .start = start_##fn}
+    {                                                                                                        \
+        .path = "/cube.master.v1.Sandboxes/" name, .in = &cube__master__v1__##in_type##__descriptor,         \
+        .out = &cube__master__v1__##out_type##__descriptor,                                                  \
+        .roles = RPC_ROLE_API | RPC_ROLE_ADMIN | (extra), .start = start_##fn                                \
+    }
 
 const struct rpc_method sandboxes_methods[] = {
     METHOD("Create", create_request, sandbox_reply, 0, serve_create),

@@ -1,5 +1,5 @@
-/* Owns the placement decision. Invariant: no I/O, no clock, no memory beyond the arguments: the same arguments give the
- * same answer, so that policies are tested by outcome on a simulated fleet. */
+/* Owns the placement decision. Invariant: no I/O, no clock, no memory beyond the arguments: the same
+ * arguments give the same answer, so that policies are tested by outcome on a simulated fleet. */
 #include "master/scheduler.h"
 
 #include <string.h>
@@ -108,8 +108,8 @@ static enum sched_reject node_check(const struct sched_node *n, const struct sch
     return SCHED_FITS;
 }
 
-static int64_t node_score(const struct sched_node *n, const struct sched_ask *ask, const struct sched_policy *p,
-                          bool *local)
+static int64_t node_score(const struct sched_node *n, const struct sched_ask *ask,
+                          const struct sched_policy *p, bool *local)
 {
     const struct sched_weights *w = &p->weights;
     int64_t score = 0;
@@ -118,7 +118,8 @@ static int64_t node_score(const struct sched_node *n, const struct sched_ask *as
         score += w->template_local + (n->warm ? w->warm : 0);
     int64_t memory = n->cap_memory - n->reserved_memory - ask->memory;
     int64_t cpu_cap = n->cap_cpu * p->ratio_cpu / 1000, cpu = cpu_cap - n->reserved_cpu - ask->cpu;
-    /* The scarcer of the two decides; in thousandths of the weight, so that small fleets are balanced finely too. */
+    /* The scarcer of the two decides; in thousandths of the weight, so that small fleets are balanced finely
+     * too. */
     int64_t room_memory = n->cap_memory > 0 ? memory * 1000 / n->cap_memory : 0;
     int64_t room_cpu = cpu_cap > 0 ? cpu * 1000 / cpu_cap : 0;
     score = score * 1000 + w->room * (room_memory < room_cpu ? room_memory : room_cpu);
@@ -147,9 +148,9 @@ static size_t choice_insert(struct sched_choice *out, size_t have, size_t max, c
     return have < max ? have + 1 : max;
 }
 
-size_t sched_pick(const struct sched_node *nodes, size_t n, const struct sched_ask *ask, const struct sched_policy *policy,
-                  const bool *excluded, uint64_t random, struct sched_choice *out, size_t max,
-                  uint32_t rejected[SCHED_REASONS])
+size_t sched_pick(const struct sched_node *nodes, size_t n, const struct sched_ask *ask,
+                  const struct sched_policy *policy, const bool *excluded, uint64_t random,
+                  struct sched_choice *out, size_t max, uint32_t rejected[SCHED_REASONS])
 {
     if (rejected)
         memset(rejected, 0, SCHED_REASONS * sizeof *rejected);
@@ -159,7 +160,8 @@ size_t sched_pick(const struct sched_node *nodes, size_t n, const struct sched_a
     size_t sample = policy->weights.sample > 0 ? (size_t)policy->weights.sample : n;
     for (size_t i = 0; i < n; i++) {
         size_t at = start + i < n ? start + i : start + i - n;
-        enum sched_reject why = excluded && excluded[at] ? SCHED_EXCLUDED : node_check(&nodes[at], ask, policy);
+        enum sched_reject why =
+            excluded && excluded[at] ? SCHED_EXCLUDED : node_check(&nodes[at], ask, policy);
         if (rejected)
             rejected[why]++;
         if (why)
@@ -168,7 +170,8 @@ size_t sched_pick(const struct sched_node *nodes, size_t n, const struct sched_a
         c.score = node_score(&nodes[at], ask, policy, &c.template_local);
         have = choice_insert(out, have, max, &c);
         local_seen += c.template_local;
-        /* A full sample ends the search once it has a node with the template; a rare template is looked for further. */
+        /* A full sample ends the search once it has a node with the template; a rare template is looked for
+         * further. */
         if (++seen >= sample && (local_seen || seen >= 8 * sample))
             break;
     }

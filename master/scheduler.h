@@ -1,5 +1,5 @@
-/* Where a new sandbox goes: filter and score over the nodes, as a pure function of its arguments (DESIGN.md §4). It
- * promises nothing: the reservation in Redis and then the node itself may still refuse. */
+/* Where a new sandbox goes: filter and score over the nodes, as a pure function of its arguments (DESIGN.md
+ * §4). It promises nothing: the reservation in Redis and then the node itself may still refuse. */
 #pragma once
 
 #include <stdbool.h>
@@ -73,12 +73,14 @@ struct sched_choice {
 
 uint64_t sched_hash(const char *s);
 
-/** Fills up to `max` choices, best first, and returns how many. `excluded` (may be NULL) holds one flag per node; `rejected` (may be NULL)
- *  counts the nodes per reason among those looked at. `random` decides where the sample starts and between equals. */
-size_t sched_pick(const struct sched_node *nodes, size_t n, const struct sched_ask *ask, const struct sched_policy *policy,
-                  const bool *excluded, uint64_t random, struct sched_choice *out, size_t max,
-                  uint32_t rejected[SCHED_REASONS]);
+/** Fills up to `max` choices, best first, and returns how many. `excluded` (may be NULL) holds one flag per
+ * node; `rejected` (may be NULL) counts the nodes per reason among those looked at. `random` decides where
+ * the sample starts and between equals. */
+size_t sched_pick(const struct sched_node *nodes, size_t n, const struct sched_ask *ask,
+                  const struct sched_policy *policy, const bool *excluded, uint64_t random,
+                  struct sched_choice *out, size_t max, uint32_t rejected[SCHED_REASONS]);
 
-/** Adds to (or takes from) what is known of a node, so that placements in flight are seen before Redis reports them. */
+/** Adds to (or takes from) what is known of a node, so that placements in flight are seen before Redis
+ * reports them. */
 void sched_node_account(struct sched_node *n, const struct sched_ask *ask, int sign);
 void sched_node_team_set(struct sched_node *n, uint64_t team, uint32_t count);

@@ -1,6 +1,6 @@
-/* Owns the operations on a running sandbox that are not states: snapshot, rollback, change of the network policy.
- * Invariant: while one is in flight the record names it, its owner and its deadline (`op`), so that two never overlap and
- * one whose master died is dropped by the sweeper. */
+/* Owns the operations on a running sandbox that are not states: snapshot, rollback, change of the network
+ * policy. Invariant: while one is in flight the record names it, its owner and its deadline (`op`), so that
+ * two never overlap and one whose master died is dropped by the sweeper. */
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
 #include "master/ops.h"
@@ -25,8 +25,8 @@ static void drop_fiber(void *arg)
     Cube__Node__V1__DeleteSnapshotRequest q = CUBE__NODE__V1__DELETE_SNAPSHOT_REQUEST__INIT;
     struct err e = {0};
     q.snapshot_id = d->id;
-    if (node_call(d->m, d->node, "/cube.node.v1.Sandboxes/DeleteSnapshot", &q.base, &cube__node__v1__kill_reply__descriptor, 30000,
-                  NULL, NULL, &e) < 0)
+    if (node_call(d->m, d->node, "/cube.node.v1.Sandboxes/DeleteSnapshot", &q.base,
+                  &cube__node__v1__kill_reply__descriptor, 30000, NULL, NULL, &e) < 0)
         log_line(LOG_WARN, &(struct log_about){.err = &e}, "deleting snapshot %s: %s", d->id, e.msg);
     free(d);
 }
@@ -43,7 +43,8 @@ void snapshot_drop_later(struct master *m, const char *node, const char *id)
 }
 
 /* Loads a running sandbox and marks the operation on it. */
-static int mark(struct master *m, const char *id, const char *team, const char *op, const char *trace, struct record *r, struct err *e)
+static int mark(struct master *m, const char *id, const char *team, const char *op, const char *trace,
+                struct record *r, struct err *e)
 {
     for (int tries = 0;; tries++) {
         if (op_load(m, id, team, r, e) < 0)
@@ -51,7 +52,8 @@ static int mark(struct master *m, const char *id, const char *team, const char *
         if (state_table[r->state].view == VIEW_GONE) {
             err_set(e, ERR_NOT_FOUND, "sandbox %s not found", id);
         } else if (r->state != STATE_RUNNING) {
-            err_set(e, ERR_CONFLICT, "sandbox %s is %s: a %s needs a running one", id, state_table[r->state].name, op);
+            err_set(e, ERR_CONFLICT, "sandbox %s is %s: a %s needs a running one", id,
+                    state_table[r->state].name, op);
         } else if (*r->op) {
             err_set(e, ERR_CONFLICT, "a %s of sandbox %s is in flight", r->op, id);
         } else {
@@ -79,11 +81,13 @@ static int mark(struct master *m, const char *id, const char *team, const char *
 
 static void unmark(struct master *m, const struct record *r, const char *text)
 {
-    /* The deadline may have moved meanwhile; whatever else happened to the record has cleared the mark itself. */
+    /* The deadline may have moved meanwhile; whatever else happened to the record has cleared the mark
+     * itself. */
     for (int tries = 0; tries < 20; tries++) {
         _cleanup_record_ struct record now = {0};
         struct err e = {0};
-        if (op_load(m, r->id, "", &now, &e) < 0 || strcmp(now.op, r->op) != 0 || strcmp(now.owner, m->instance) != 0)
+        if (op_load(m, r->id, "", &now, &e) < 0 || strcmp(now.op, r->op) != 0 ||
+            strcmp(now.owner, m->instance) != 0)
             return;
         struct commit_result res;
         _cleanup_commit_ struct commit c;
@@ -96,8 +100,8 @@ static void unmark(struct master *m, const struct record *r, const char *text)
 }
 
 /* The catalog's entry of a snapshot. Named ones get the alias of their team's namespace. */
-static int publish(struct master *m, const struct record *r, const char *id, const char *name, Cube__Master__V1__Template **out,
-                   struct err *e)
+static int publish(struct master *m, const struct record *r, const char *id, const char *name,
+                   Cube__Master__V1__Template **out, struct err *e)
 {
     Cube__Master__V1__Template t = CUBE__MASTER__V1__TEMPLATE__INIT, *base = NULL;
     struct err none = {0};
@@ -127,7 +131,8 @@ static int publish(struct master *m, const struct record *r, const char *id, con
 }
 
 /* "<slug>/<alias>[:tag]" from "[slug/]alias[:tag]"; the namespace must be the team's own. */
-static int full_name(struct master *m, const char *team, const char *name, char *out, size_t size, struct err *e)
+static int full_name(struct master *m, const char *team, const char *name, char *out, size_t size,
+                     struct err *e)
 {
     Cube__Master__V1__Team *t = NULL;
     *out = 0;
@@ -137,7 +142,8 @@ static int full_name(struct master *m, const char *team, const char *name, char 
         return -1;
     const char *slash = strchr(name, '/');
     int rc = 0;
-    if (slash && (strlen(t->slug) != (size_t)(slash - name) || strncmp(t->slug, name, (size_t)(slash - name)) != 0))
+    if (slash &&
+        (strlen(t->slug) != (size_t)(slash - name) || strncmp(t->slug, name, (size_t)(slash - name)) != 0))
         rc = err_set(e, ERR_INVALID, "the namespace of a snapshot's name must be '%s'", t->slug);
     else
         snprintf(out, size, "%s%s%s", slash ? "" : t->slug, slash ? "" : "/", name);
@@ -148,13 +154,15 @@ static int full_name(struct master *m, const char *team, const char *name, char 
     return rc;
 }
 
-int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, const char *trace, Cube__Master__V1__Template **out,
-                struct err *e)
+int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, const char *trace,
+                Cube__Master__V1__Template **out, struct err *e)
 {
     _cleanup_record_ struct record r = {0};
     char name[200], id[21];
-    if (strlen(req->name) > TEMPLATE_ID_MAX || full_name(m, req->team_id, req->name, name, sizeof name, e) < 0)
-        return e->code ? -1 : err_set(e, ERR_INVALID, "a snapshot's name has at most %d bytes", TEMPLATE_ID_MAX);
+    if (strlen(req->name) > TEMPLATE_ID_MAX ||
+        full_name(m, req->team_id, req->name, name, sizeof name, e) < 0)
+        return e->code ? -1
+                       : err_set(e, ERR_INVALID, "a snapshot's name has at most %d bytes", TEMPLATE_ID_MAX);
     if (mark(m, req->sandbox_id, req->team_id, "snapshot", trace, &r, e) < 0)
         return -1;
     struct inflight busy;
@@ -167,8 +175,8 @@ int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, 
     q.gen = r.gen;
     q.snapshot_id = id;
     q.filesystem_only = req->filesystem_only;
-    int rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Snapshot", &q.base, &cube__node__v1__snapshot_reply__descriptor,
-                       SNAPSHOT_TIMEOUT_MS, trace, &msg, e);
+    int rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Snapshot", &q.base,
+                       &cube__node__v1__snapshot_reply__descriptor, SNAPSHOT_TIMEOUT_MS, trace, &msg, e);
     if (rc == 0) {
         snprintf(text, sizeof text, "snapshot %s made (frozen for %" PRId64 " ms)", id,
                  ((Cube__Node__V1__SnapshotReply *)msg)->frozen_us / 1000);
@@ -184,8 +192,8 @@ int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, 
     return rc;
 }
 
-static int rolled_back(struct master *m, struct record *r, uint64_t gen, const Cube__Node__V1__StartReply *reply, const char *snapshot,
-                       struct err *e)
+static int rolled_back(struct master *m, struct record *r, uint64_t gen,
+                       const Cube__Node__V1__StartReply *reply, const char *snapshot, struct err *e)
 {
     struct commit_result res;
     _cleanup_commit_ struct commit c;
@@ -211,7 +219,8 @@ static int rolled_back(struct master *m, struct record *r, uint64_t gen, const C
     return -1;
 }
 
-int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, const char *trace, struct record *out, struct err *e)
+int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, const char *trace,
+                struct record *out, struct err *e)
 {
     _cleanup_record_ struct record r = {0};
     Cube__Master__V1__Template *t = NULL;
@@ -247,8 +256,8 @@ int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, 
     q.snapshot_id = snapshot;
     q.trace = (char *)trace;
     if (rc == 0)
-        rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Restore", &q.base, &cube__node__v1__start_reply__descriptor,
-                       m->cfg.node_timeout_ms, trace, &msg, e);
+        rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Restore", &q.base,
+                       &cube__node__v1__start_reply__descriptor, m->cfg.node_timeout_ms, trace, &msg, e);
     explicit_bzero(token, sizeof token);
     if (rc == 0) {
         rc = rolled_back(m, &r, gen, (Cube__Node__V1__StartReply *)msg, snapshot, e);
@@ -262,7 +271,8 @@ int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, 
     return rc == 0 ? op_load(m, r.id, "", out, e) : -1;
 }
 
-int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *req, struct record *out, struct err *e)
+int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *req, struct record *out,
+               struct err *e)
 {
     if (strlen(req->network_json) > SPEC_BYTES_MAX / 2)
         return err_set(e, ERR_TOO_LARGE, "the network policy exceeds %u KiB", SPEC_BYTES_MAX >> 11);
@@ -273,7 +283,8 @@ int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *r
             if (state_table[out->state].view == VIEW_GONE)
                 err_set(e, ERR_NOT_FOUND, "sandbox %s not found", req->sandbox_id);
             else
-                err_set(e, ERR_CONFLICT, "sandbox %s is %s; its network changes only while it runs", out->id, state_table[out->state].name);
+                err_set(e, ERR_CONFLICT, "sandbox %s is %s; its network changes only while it runs", out->id,
+                        state_table[out->state].name);
             break;
         }
         Cube__Node__V1__UpdateRequest q = CUBE__NODE__V1__UPDATE_REQUEST__INIT;
@@ -284,7 +295,8 @@ int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *r
         q.network_json = req->network_json;
         q.deny_internet = req->deny_internet;
         /* The node first: what the record says must be in force. */
-        if (node_call(m, out->node, "/cube.node.v1.Sandboxes/Update", &q.base, &cube__node__v1__update_reply__descriptor, 10000, NULL, NULL, e) < 0)
+        if (node_call(m, out->node, "/cube.node.v1.Sandboxes/Update", &q.base,
+                      &cube__node__v1__update_reply__descriptor, 10000, NULL, NULL, e) < 0)
             break;
         if (out->spec->network_json != protobuf_c_empty_string)
             free(out->spec->network_json);

@@ -1,4 +1,5 @@
-/* Owns the methods of the Sandboxes service for snapshots, forks, rollback and network policy: messages in, messages out. */
+/* Owns the methods of the Sandboxes service for snapshots, forks, rollback and network policy: messages in,
+ * messages out. */
 #include "lib/net/fiber.h"
 #include "master/ops.h"
 
@@ -23,7 +24,8 @@ static void reply_record(struct request *r, struct record *rec)
     record_free(rec);
 }
 
-/* "<name>:<tag>" when named, else "<id>:default"; usable as templateID of a create (contracts/e2b.md §1.4). */
+/* "<name>:<tag>" when named, else "<id>:default"; usable as templateID of a create (contracts/e2b.md §1.4).
+ */
 struct named {
     Cube__Master__V1__SnapshotReply reply;
     char id[TEMPLATE_ID_MAX + 16];
@@ -66,7 +68,8 @@ static bool wanted(const Cube__Master__V1__ListSnapshotsRequest *q, const Cube__
     for (size_t i = 0; i < t->n_aliases; i++) {
         const char *slash = strchr(t->aliases[i], '/'), *bare = slash ? slash + 1 : t->aliases[i];
         size_t n = strcspn(bare, ":");
-        if (strcmp(q->name, t->aliases[i]) == 0 || strcmp(q->name, bare) == 0 || (strlen(q->name) == n && strncmp(q->name, bare, n) == 0))
+        if (strcmp(q->name, t->aliases[i]) == 0 || strcmp(q->name, bare) == 0 ||
+            (strlen(q->name) == n && strncmp(q->name, bare, n) == 0))
             return true;
     }
     return false;
@@ -196,11 +199,13 @@ static void serve_fork(struct request *r)
     snap.team_id = q->team_id;
     if (n > FORKS_MAX)
         err_set(&e, ERR_INVALID, "a fork makes 1 to %d sandboxes", FORKS_MAX);
-    if (e.code || op_load(r->m, q->sandbox_id, q->team_id, &source, &e) < 0 || op_snapshot(r->m, &snap, r->trace, &t, &e) < 0) {
+    if (e.code || op_load(r->m, q->sandbox_id, q->team_id, &source, &e) < 0 ||
+        op_snapshot(r->m, &snap, r->trace, &t, &e) < 0) {
         request_fail(r, &e);
         return;
     }
-    struct fork_all all = {.r = r, .source = &source, .snapshot = t->template_id, .timeout_ms = q->timeout_ms, .left = n};
+    struct fork_all all = {
+        .r = r, .source = &source, .snapshot = t->template_id, .timeout_ms = q->timeout_ms, .left = n};
     struct fork *forks = calloc(n, sizeof *forks);
     if (!forks)
         abort();
@@ -243,11 +248,11 @@ REQUEST_START(serve_rollback)
 REQUEST_START(serve_network)
 
 #define METHOD(name, in_type, out_type, fn)                                                                  \
-    {.path = "/cube.master.v1.Sandboxes/" name,                                                              \
-     .in = &cube__master__v1__##in_type##__descriptor,                                                       \
-     .out = &cube__master__v1__##out_type##__descriptor,                                                     \
-     .roles = RPC_ROLE_API | RPC_ROLE_ADMIN,                                                                 \
-     .start = start_##fn}
+    {                                                                                                        \
+        .path = "/cube.master.v1.Sandboxes/" name, .in = &cube__master__v1__##in_type##__descriptor,         \
+        .out = &cube__master__v1__##out_type##__descriptor, .roles = RPC_ROLE_API | RPC_ROLE_ADMIN,          \
+        .start = start_##fn                                                                                  \
+    }
 
 const struct rpc_method snapshots_methods[] = {
     METHOD("Snapshot", snapshot_request, snapshot_reply, serve_snapshot),

@@ -1,7 +1,10 @@
 /* Owns the numbers that cube-master shows on its admin port. */
 #include "master/stats.h"
 
-#define COUNTER(metric, label_text, text) {.name = metric, .labels = label_text, .help = text, .kind = METRIC_COUNTER}
+#define COUNTER(metric, label_text, text)                                                                    \
+    {                                                                                                        \
+        .name = metric, .labels = label_text, .help = text, .kind = METRIC_COUNTER                           \
+    }
 
 #define COMMITS "cube_master_commits_total"
 #define COMMITS_HELP "proposals to the committer by outcome"
@@ -25,11 +28,16 @@ static struct metric starts[2] = {
     COUNTER("cube_master_node_starts_total", "result=\"failed\"", "starts asked of nodes"),
     COUNTER("cube_master_node_starts_total", "result=\"ok\"", "starts asked of nodes"),
 };
-static struct metric create_us = {.name = "cube_master_create_us", .help = "duration of a create", .kind = METRIC_HISTOGRAM};
-static struct metric start_us = {.name = "cube_master_node_start_us", .help = "duration of a start on a node", .kind = METRIC_HISTOGRAM};
-static struct metric reconciled = COUNTER("cube_master_reconciled_total", NULL, "records brought back in line with their node");
-static struct metric not_replicated = COUNTER("cube_master_not_replicated_total", NULL, "commits that no replica of Redis confirmed in time");
-static struct metric cell_state = {.name = "cube_master_cell_state", .help = "0 Redis is away, 1 recovering, 2 ready", .kind = METRIC_GAUGE};
+static struct metric create_us = {
+    .name = "cube_master_create_us", .help = "duration of a create", .kind = METRIC_HISTOGRAM};
+static struct metric start_us = {
+    .name = "cube_master_node_start_us", .help = "duration of a start on a node", .kind = METRIC_HISTOGRAM};
+static struct metric reconciled =
+    COUNTER("cube_master_reconciled_total", NULL, "records brought back in line with their node");
+static struct metric not_replicated =
+    COUNTER("cube_master_not_replicated_total", NULL, "commits that no replica of Redis confirmed in time");
+static struct metric cell_state = {
+    .name = "cube_master_cell_state", .help = "0 Redis is away, 1 recovering, 2 ready", .kind = METRIC_GAUGE};
 
 void stats_register(void)
 {

@@ -324,7 +324,8 @@ int fiber_start(struct loop *l, unsigned workers, struct err *e)
     loop = l;
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's thread's, whenever it asks for them */
+    pthread_sigmask(SIG_SETMASK, &all,
+                    &before); /* signals are the loop's thread's, whenever it asks for them */
     int rc = 0;
     for (unsigned i = 0; i < workers && rc == 0; i++) {
         pthread_t t;

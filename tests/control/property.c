@@ -1,7 +1,8 @@
-/* Property test of the committer: random proposals of several committers with old and new views, against a model written from
- * contracts/internal.md, on a real Redis. Checks each answer, and at intervals every key of the cell. Invariants: legal transitions
- * only, rev grows by one per commit, gen never falls, no node and no team above its limits, and route, index, deadline, operation,
- * reservation and quota always say the same as the record. Usage: control-property EVENTS [SEED]. */
+/* Property test of the committer: random proposals of several committers with old and new views, against a
+ * model written from contracts/internal.md, on a real Redis. Checks each answer, and at intervals every key
+ * of the cell. Invariants: legal transitions only, rev grows by one per commit, gen never falls, no node and
+ * no team above its limits, and route, index, deadline, operation, reservation and quota always say the same
+ * as the record. Usage: control-property EVENTS [SEED]. */
 #include "proto/redis_scripts.h"
 #include "proto/states.h"
 
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLOTS 300      /* sandboxes that live at once */
+#define SLOTS 300 /* sandboxes that live at once */
 #define NODES 5
 #define TEAMS 3
 #define COMMITTERS 6
@@ -132,14 +133,16 @@ static const char *expect(struct proposal *p)
     if (edge == EDGE_NONE)
         return "illegal";
     uint64_t gen = p->gen ? p->gen : s->gen;
-    if (gen < 1 || gen < s->gen || (edge == EDGE_GEN && gen <= s->gen) || (edge == EDGE_PLAIN && !fresh && gen != s->gen))
+    if (gen < 1 || gen < s->gen || (edge == EDGE_GEN && gen <= s->gen) ||
+        (edge == EDGE_PLAIN && !fresh && gen != s->gen))
         return "illegal";
     int node = p->node >= 0 ? p->node : s->node;
     int64_t memory = p->memory;
     bool creating = p->to == STATE_CREATING;
     if (holds(to) && !s->counted && !p->force) {
         __typeof__(teams[0]) *t = &teams[s->team];
-        if ((t->max_sandboxes && t->sandboxes + 1 > t->max_sandboxes) || (t->max_vcpus && t->vcpus + s->vcpus > t->max_vcpus) ||
+        if ((t->max_sandboxes && t->sandboxes + 1 > t->max_sandboxes) ||
+            (t->max_vcpus && t->vcpus + s->vcpus > t->max_vcpus) ||
             (t->max_memory && t->memory + s->nominal > t->max_memory))
             return "quota";
     }
@@ -299,22 +302,25 @@ static void read_answer(struct proposal *p)
     struct sandbox *s = &slots[p->slot];
     struct sandbox before = *s;
     const char *want = expect(p), *got = r->element[0]->str;
-    static const char *const names[] = {"ok", "missing", "conflict", "illegal", "full", "closed", "quota", "idem", "recovering"};
+    static const char *const names[] = {"ok",     "missing", "conflict", "illegal",   "full",
+                                        "closed", "quota",   "idem",     "recovering"};
     for (int i = 0; i < 9; i++)
         if (strcmp(got, names[i]) == 0)
             outcomes[i]++;
     if (want && strcmp(want, got) != 0)
-        fail("%s %s gen %" PRIu64 " rev %" PRIu64 " → %s (gen %" PRIu64 ", if_rev %" PRId64 "): wanted %s, got %s %s", s->id,
-             state_table[before.state].name, before.gen, before.rev, state_table[p->to].name, p->gen, p->rev, want, got,
-             r->elements > 1 ? r->element[1]->str : "");
+        fail("%s %s gen %" PRIu64 " rev %" PRIu64 " → %s (gen %" PRIu64 ", if_rev %" PRId64
+             "): wanted %s, got %s %s",
+             s->id, state_table[before.state].name, before.gen, before.rev, state_table[p->to].name, p->gen,
+             p->rev, want, got, r->elements > 1 ? r->element[1]->str : "");
     struct view *v = &views[p->committer][p->slot];
     if (want && (strcmp(got, "ok") == 0 || strcmp(got, "conflict") == 0)) {
         v->gen = strtoull(r->element[2]->str, NULL, 10);
         v->rev = strtoull(r->element[3]->str, NULL, 10);
         v->state = s->state;
-        if (v->gen != s->gen || v->rev != s->rev || strcmp(r->element[1]->str, state_table[s->state].name) != 0)
-            fail("%s: answered %s gen %" PRIu64 " rev %" PRIu64 ", the model has %s %" PRIu64 " %" PRIu64, s->id, r->element[1]->str,
-                 v->gen, v->rev, state_table[s->state].name, s->gen, s->rev);
+        if (v->gen != s->gen || v->rev != s->rev ||
+            strcmp(r->element[1]->str, state_table[s->state].name) != 0)
+            fail("%s: answered %s gen %" PRIu64 " rev %" PRIu64 ", the model has %s %" PRIu64 " %" PRIu64,
+                 s->id, r->element[1]->str, v->gen, v->rev, state_table[s->state].name, s->gen, s->rev);
         if (s->gen < before.gen || (strcmp(got, "ok") == 0 && s->rev != before.rev + 1))
             fail("%s: gen or rev went wrong", s->id);
     }
@@ -337,7 +343,8 @@ static int64_t as_int(redisReply *r)
 static void check_sandbox(const struct sandbox *s)
 {
     if (s->state == STATE_NONE) {
-        check_int("existence", s->id, as_int(ask("EXISTS {c0}:sb:%s {c0}:rt:%s {c0}:tl:%s", s->id, s->id, s->id)), 0);
+        check_int("existence", s->id,
+                  as_int(ask("EXISTS {c0}:sb:%s {c0}:rt:%s {c0}:tl:%s", s->id, s->id, s->id)), 0);
         return;
     }
     const char *id = s->id;
@@ -372,8 +379,10 @@ static void check_sandbox(const struct sandbox *s)
         freeReplyObject(r);
     }
     bool on_node = s->state != STATE_FAILED && !(s->state == STATE_KILLED && !s->unconfirmed);
-    check_int("place among the node's", id, as_int(ask("SISMEMBER {c0}:ix:node:n%d %s", s->node, id)), on_node);
-    bool tomb = s->state == STATE_KILLED && s->unconfirmed, ttl = state_table[s->state].view == VIEW_GONE && s->state != STATE_KILLING && !tomb;
+    check_int("place among the node's", id, as_int(ask("SISMEMBER {c0}:ix:node:n%d %s", s->node, id)),
+              on_node);
+    bool tomb = s->state == STATE_KILLED && s->unconfirmed,
+         ttl = state_table[s->state].view == VIEW_GONE && s->state != STATE_KILLING && !tomb;
     check_int("tombstone", id, as_int(ask("SISMEMBER {c0}:tomb:n%d %s", s->node, id)), tomb);
     check_int("expiry", id, as_int(ask("PTTL {c0}:sb:%s", id)) > 0, ttl);
     if (as_int(ask("LLEN {c0}:tl:%s", id)) > 100)
@@ -393,7 +402,8 @@ static void check_all(void)
         char name[8];
         snprintf(name, sizeof name, "n%d", n);
         check_int("reserved memory", name, as_int(ask("HGET {c0}:node:%s r_mem", name)), nodes[n].memory);
-        check_int("reserved nominal", name, as_int(ask("HGET {c0}:node:%s r_nominal", name)), nodes[n].nominal);
+        check_int("reserved nominal", name, as_int(ask("HGET {c0}:node:%s r_nominal", name)),
+                  nodes[n].nominal);
         check_int("reserved CPU", name, as_int(ask("HGET {c0}:node:%s r_cpu", name)), nodes[n].cpu);
         check_int("count", name, as_int(ask("HGET {c0}:node:%s r_count", name)), nodes[n].count);
         check_int("reservations", name, as_int(ask("HLEN {c0}:res:%s", name)), nodes[n].count);
@@ -401,7 +411,8 @@ static void check_all(void)
     for (int t = 0; t < TEAMS; t++) {
         char name[8];
         snprintf(name, sizeof name, "t%d", t);
-        check_int("used sandboxes", name, as_int(ask("HGET {c0}:use:%s sandboxes", name)), teams[t].sandboxes);
+        check_int("used sandboxes", name, as_int(ask("HGET {c0}:use:%s sandboxes", name)),
+                  teams[t].sandboxes);
         check_int("used vCPUs", name, as_int(ask("HGET {c0}:use:%s vcpus", name)), teams[t].vcpus);
         check_int("used memory", name, as_int(ask("HGET {c0}:use:%s memory_mib", name)), teams[t].memory);
         check_int("indexed running", name, as_int(ask("ZCARD {c0}:ix:team:%s:running", name)), count[t][0]);
@@ -409,8 +420,10 @@ static void check_all(void)
     }
     redisReply *r = ask("XINFO STREAM {c0}:ev");
     for (size_t i = 0; i + 1 < r->elements; i += 2)
-        if (strcmp(r->element[i]->str, "entries-added") == 0 && (uint64_t)r->element[i + 1]->integer != moves_seen)
-            fail("the stream got %lld events, the model counts %" PRIu64, r->element[i + 1]->integer, moves_seen);
+        if (strcmp(r->element[i]->str, "entries-added") == 0 &&
+            (uint64_t)r->element[i + 1]->integer != moves_seen)
+            fail("the stream got %lld events, the model counts %" PRIu64, r->element[i + 1]->integer,
+                 moves_seen);
     freeReplyObject(r);
 }
 
@@ -435,7 +448,8 @@ static void change_world(void)
     int n = (int)rnd(NODES);
     nodes[n].cordoned = rnd(4) == 0;
     nodes[n].ready = rnd(6) != 0;
-    freeReplyObject(ask("HSET {c0}:node:n%d cordoned %d status %s", n, nodes[n].cordoned, nodes[n].ready ? "ready" : "unhealthy"));
+    freeReplyObject(ask("HSET {c0}:node:n%d cordoned %d status %s", n, nodes[n].cordoned,
+                        nodes[n].ready ? "ready" : "unhealthy"));
 }
 
 static void set_up(void)
@@ -446,15 +460,18 @@ static void set_up(void)
         nodes[n].cap_cpu = 90000;
         nodes[n].cap_count = n == 0 ? 20 : 0;
         nodes[n].ready = true;
-        freeReplyObject(ask("HSET {c0}:node:n%d cap_mem %lld cap_cpu %lld cap_count %lld status ready relay r r_mem 0 r_nominal 0 r_cpu 0 r_count 0",
-                            n, (long long)nodes[n].cap_memory, (long long)nodes[n].cap_cpu, (long long)nodes[n].cap_count));
+        freeReplyObject(ask("HSET {c0}:node:n%d cap_mem %lld cap_cpu %lld cap_count %lld status ready relay "
+                            "r r_mem 0 r_nominal 0 r_cpu 0 r_count 0",
+                            n, (long long)nodes[n].cap_memory, (long long)nodes[n].cap_cpu,
+                            (long long)nodes[n].cap_count));
     }
     teams[1].max_sandboxes = 40;
     teams[2].max_vcpus = 120;
     teams[2].max_memory = 20000;
     for (int t = 0; t < TEAMS; t++) {
-        freeReplyObject(ask("HSET {c0}:team:t%d max_sandboxes %lld max_vcpus %lld max_memory_mib %lld", t, (long long)teams[t].max_sandboxes,
-                            (long long)teams[t].max_vcpus, (long long)teams[t].max_memory));
+        freeReplyObject(ask("HSET {c0}:team:t%d max_sandboxes %lld max_vcpus %lld max_memory_mib %lld", t,
+                            (long long)teams[t].max_sandboxes, (long long)teams[t].max_vcpus,
+                            (long long)teams[t].max_memory));
         freeReplyObject(ask("HSET {c0}:use:t%d sandboxes 0 vcpus 0 memory_mib 0", t));
     }
     redisReply *r = ask("SCRIPT LOAD %s", script_commit.text);
@@ -471,7 +488,8 @@ static void redis_start(char *dir, char *path)
     if (server == 0) {
         int null = open("/dev/null", O_WRONLY);
         dup2(null, 1);
-        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", dir, (char *)NULL);
+        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", path, "--save", "",
+               "--appendonly", "no", "--dir", dir, (char *)NULL);
         _exit(127);
     }
     for (int i = 0; i < 500; i++) {
@@ -487,7 +505,8 @@ static void redis_start(char *dir, char *path)
 
 int main(int argc, char **argv)
 {
-    uint64_t events = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
+    uint64_t events = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000,
+             seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
     char dir[] = "/tmp/control-property-XXXXXX", path[128];
     static struct proposal batch[BATCH];
     rng = seed * 2654435761u + 88172645463325252u;
@@ -516,8 +535,11 @@ int main(int argc, char **argv)
     waitpid(server, NULL, 0);
     unlink(path);
     rmdir(dir);
-    printf("PASS property: %" PRIu64 " random proposals of %d committers on %" PRIu64 " sandboxes agree with the model (seed %" PRIu64
-           "; ok %" PRIu64 ", missing %" PRIu64 ", conflict %" PRIu64 ", illegal %" PRIu64 ", full %" PRIu64 ", closed %" PRIu64 ", quota %" PRIu64 ")\n",
-           events, COMMITTERS, serial, seed, outcomes[0], outcomes[1], outcomes[2], outcomes[3], outcomes[4], outcomes[5], outcomes[6]);
+    printf("PASS property: %" PRIu64 " random proposals of %d committers on %" PRIu64
+           " sandboxes agree with the model (seed %" PRIu64 "; ok %" PRIu64 ", missing %" PRIu64
+           ", conflict %" PRIu64 ", illegal %" PRIu64 ", full %" PRIu64 ", closed %" PRIu64 ", quota %" PRIu64
+           ")\n",
+           events, COMMITTERS, serial, seed, outcomes[0], outcomes[1], outcomes[2], outcomes[3], outcomes[4],
+           outcomes[5], outcomes[6]);
     return 0;
 }

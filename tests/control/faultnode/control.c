@@ -1,4 +1,5 @@
-/* Owns the control socket: one command a line, one line of answer. For tests only; a Unix socket of mode 0600. */
+/* Owns the control socket: one command a line, one line of answer. For tests only; a Unix socket of mode
+ * 0600. */
 #include "tests/control/faultnode/sim.h"
 #include "lib/base/buf.h"
 #include "lib/base/clock.h"
@@ -24,7 +25,8 @@ static struct sim_node *node_named(struct sim *s, const char *id)
 
 static void write_list(struct sim_node *n, struct buf *out)
 {
-    static const char *const names[] = {"none", "creating", "running", "pausing", "paused", "resuming", "killing", "killed", "failed", "lost"};
+    static const char *const names[] = {"none",     "creating", "running", "pausing", "paused",
+                                        "resuming", "killing",  "killed",  "failed",  "lost"};
     struct jsonw w = jsonw_start(out);
     jsonw_arr(&w);
     for (size_t b = 0; b < SIM_BUCKETS; b++)
@@ -95,7 +97,8 @@ static bool sandbox_order(struct sim_node *n, int argc, char **a)
     }
     s->changed = true;
     if (strcmp(verb, "die") == 0 || strcmp(verb, "killed") == 0) {
-        s->state = strcmp(verb, "die") == 0 ? CUBE__V1__SANDBOX_STATE__FAILED : CUBE__V1__SANDBOX_STATE__KILLED;
+        s->state =
+            strcmp(verb, "die") == 0 ? CUBE__V1__SANDBOX_STATE__FAILED : CUBE__V1__SANDBOX_STATE__KILLED;
         snprintf(s->reason, sizeof s->reason, "%s", argc > 3 ? a[3] : "the VM ended");
     } else if (strcmp(verb, "paused") == 0) {
         s->state = CUBE__V1__SANDBOX_STATE__PAUSED;

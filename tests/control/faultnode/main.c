@@ -32,14 +32,19 @@ static int node_start(struct sim *s, struct sim_node *n, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"masters", required_argument, NULL, 'm'}, {"key-dir", required_argument, NULL, 'k'},
-        {"nodes", required_argument, NULL, 'n'},   {"prefix", required_argument, NULL, 'p'},
-        {"memory", required_argument, NULL, 'M'},  {"cpu", required_argument, NULL, 'C'},
-        {"max", required_argument, NULL, 'x'},     {"templates", required_argument, NULL, 't'},
-        {"control", required_argument, NULL, 'c'}, {"start-ms", required_argument, NULL, 's'},
-        {"label", required_argument, NULL, 'l'},   {"help", no_argument, NULL, 'h'},
-        {0}};
+    static const struct option options[] = {{"masters", required_argument, NULL, 'm'},
+                                            {"key-dir", required_argument, NULL, 'k'},
+                                            {"nodes", required_argument, NULL, 'n'},
+                                            {"prefix", required_argument, NULL, 'p'},
+                                            {"memory", required_argument, NULL, 'M'},
+                                            {"cpu", required_argument, NULL, 'C'},
+                                            {"max", required_argument, NULL, 'x'},
+                                            {"templates", required_argument, NULL, 't'},
+                                            {"control", required_argument, NULL, 'c'},
+                                            {"start-ms", required_argument, NULL, 's'},
+                                            {"label", required_argument, NULL, 'l'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
     static struct sim sim = {.report_ms = 1000, .n = 1};
     const char *key_dir = NULL, *prefix = "n", *control = NULL;
     uint64_t memory = 65536;
@@ -49,21 +54,45 @@ int main(int argc, char **argv)
     log_init("cube-faultnode", LOG_INFO);
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (o) {
-        case 'm': sim.master_count = split(optarg, sim.masters, 16); break;
-        case 'k': key_dir = optarg; break;
-        case 'n': sim.n = strtoul(optarg, NULL, 10); break;
-        case 'p': prefix = optarg; break;
-        case 'M': memory = strtoull(optarg, NULL, 10); break;
-        case 'C': cpu = (uint32_t)strtoul(optarg, NULL, 10); break;
-        case 'x': max = (uint32_t)strtoul(optarg, NULL, 10); break;
-        case 't': sim.template_count = split(optarg, sim.templates, 64); break;
-        case 'c': control = optarg; break;
-        case 's': start_ms = strtoll(optarg, NULL, 10); break;
-        case 'l': sim.labels = optarg; break;
+        case 'm':
+            sim.master_count = split(optarg, sim.masters, 16);
+            break;
+        case 'k':
+            key_dir = optarg;
+            break;
+        case 'n':
+            sim.n = strtoul(optarg, NULL, 10);
+            break;
+        case 'p':
+            prefix = optarg;
+            break;
+        case 'M':
+            memory = strtoull(optarg, NULL, 10);
+            break;
+        case 'C':
+            cpu = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 'x':
+            max = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 't':
+            sim.template_count = split(optarg, sim.templates, 64);
+            break;
+        case 'c':
+            control = optarg;
+            break;
+        case 's':
+            start_ms = strtoll(optarg, NULL, 10);
+            break;
+        case 'l':
+            sim.labels = optarg;
+            break;
         default:
-            puts("cube-faultnode --masters HOST:PORT,… --key-dir DIR [--nodes N] [--prefix P] [--memory MIB] [--cpu MILLI] [--max N]\n"
+            puts("cube-faultnode --masters HOST:PORT,… --key-dir DIR [--nodes N] [--prefix P] [--memory MIB] "
+                 "[--cpu MILLI] [--max N]\n"
                  "             [--templates ID,…] [--control SOCKET] [--start-ms MS] [--label K=V]\n"
-                 "Control lines: NODE list|stats|silent 1|refuse_start CODE|start_ms N|die ID REASON|forget ID|paused ID|active ID WHY|gen ID N|full …");
+                 "Control lines: NODE list|stats|silent 1|refuse_start CODE|start_ms N|die ID REASON|forget "
+                 "ID|paused ID|active ID WHY|gen ID N|full …");
             return o == 'h' ? 0 : 2;
         }
     }

@@ -1,5 +1,5 @@
-/* Owns a simulated node's line to a master: register, one report stream with a full report first, deltas after; another master when
- * one is gone. */
+/* Owns a simulated node's line to a master: register, one report stream with a full report first, deltas
+ * after; another master when one is gone. */
 #include "tests/control/faultnode/sim.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -92,8 +92,8 @@ static bool node_register(struct sim_node *n)
         q.n_labels = 1;
     }
     struct registered r = {0};
-    rpc_unary(n->master, "/cube.master.v1.NodeLink/Register", &q.base, &cube__master__v1__register_reply__descriptor, 5000, NULL,
-              on_registered, &r);
+    rpc_unary(n->master, "/cube.master.v1.NodeLink/Register", &q.base,
+              &cube__master__v1__register_reply__descriptor, 5000, NULL, on_registered, &r);
     fiber_event_wait(&r.done, -1);
     if (r.ok)
         s->report_ms = r.report_ms;
@@ -141,7 +141,8 @@ static void connect_next(struct sim_node *n)
 {
     if (n->master)
         rpc_client_free(n->master);
-    n->master = rpc_client_new(n->sim->loop, n->sim->creds, n->sim->masters[n->master_at++ % n->sim->master_count], NULL);
+    n->master = rpc_client_new(n->sim->loop, n->sim->creds,
+                               n->sim->masters[n->master_at++ % n->sim->master_count], NULL);
     if (!n->master)
         abort();
     rpc_client_set_node(n->master, n->id);
@@ -162,7 +163,8 @@ static void report_fiber(void *arg)
         struct opened *p = calloc(1, sizeof *p);
         if (!p)
             abort();
-        p->out = rpc_upload(n->master, "/cube.master.v1.NodeLink/Report", &cube__master__v1__empty__descriptor, on_opened, on_ended, p);
+        p->out = rpc_upload(n->master, "/cube.master.v1.NodeLink/Report",
+                            &cube__master__v1__empty__descriptor, on_opened, on_ended, p);
         fiber_event_wait(&p->ready, 5000);
         n->registered = true;
         n->next_full_ms = 0;

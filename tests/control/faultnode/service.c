@@ -1,5 +1,5 @@
-/* Owns what a simulated node does when a master commands it. Invariant: generations are kept as a real node keeps them: a start must be
- * newer than anything that the node knows of the sandbox. */
+/* Owns what a simulated node does when a master commands it. Invariant: generations are kept as a real node
+ * keeps them: a start must be newer than anything that the node knows of the sandbox. */
 #include "tests/control/faultnode/sim.h"
 #include "lib/base/clock.h"
 
@@ -93,7 +93,8 @@ static void job_fiber(void *arg)
     free(j);
 }
 
-static void job_spawn(struct rpc_call *c, const ProtobufCMessage *in, void *service, void (*run)(struct job *j))
+static void job_spawn(struct rpc_call *c, const ProtobufCMessage *in, void *service,
+                      void (*run)(struct job *j))
 {
     struct job *j = calloc(1, sizeof *j);
     size_t len = protobuf_c_message_get_packed_size(in);
@@ -321,8 +322,10 @@ static void run_metrics(struct job *j)
 }
 
 #define METHOD(name, in_type, out_type, fn)                                                                  \
-    {.path = "/cube.node.v1.Sandboxes/" name, .in = &in_type##__descriptor, .out = &out_type##__descriptor,  \
-     .roles = RPC_ROLE_MASTER | RPC_ROLE_ADMIN, .start = start_##fn}
+    {                                                                                                        \
+        .path = "/cube.node.v1.Sandboxes/" name, .in = &in_type##__descriptor,                               \
+        .out = &out_type##__descriptor, .roles = RPC_ROLE_MASTER | RPC_ROLE_ADMIN, .start = start_##fn       \
+    }
 #define START(fn)                                                                                            \
     static void start_##fn(struct rpc_call *c, const ProtobufCMessage *in, void *service)                    \
     {                                                                                                        \
@@ -347,7 +350,8 @@ const struct rpc_method sim_methods[] = {
     METHOD("Kill", cube__node__v1__kill_request, cube__node__v1__kill_reply, run_kill),
     METHOD("Update", cube__node__v1__update_request, cube__node__v1__update_reply, run_update),
     METHOD("Snapshot", cube__node__v1__snapshot_request, cube__node__v1__snapshot_reply, run_snapshot),
-    METHOD("DeleteSnapshot", cube__node__v1__delete_snapshot_request, cube__node__v1__kill_reply, run_drop_snapshot),
+    METHOD("DeleteSnapshot", cube__node__v1__delete_snapshot_request, cube__node__v1__kill_reply,
+           run_drop_snapshot),
     METHOD("List", cube__node__v1__list_request, cube__node__v1__list_reply, run_list),
     METHOD("ReadLog", cube__master__v1__read_log_request, cube__master__v1__read_log_reply, run_log),
     METHOD("Metrics", cube__master__v1__metrics_request, cube__master__v1__metrics_reply, run_metrics),

@@ -1,5 +1,6 @@
-/* Nodes for fault tests (bench/simnode has those for load): the node's gRPC service and its report stream without any VM behind, for tests of the control plane and for benchmarks.
- * What a node does wrong in life (refuse, be late, forget, lie, fall silent) can be ordered over a control socket. */
+/* Nodes for fault tests (bench/simnode has those for load): the node's gRPC service and its report stream
+ * without any VM behind, for tests of the control plane and for benchmarks. What a node does wrong in life
+ * (refuse, be late, forget, lie, fall silent) can be ordered over a control socket. */
 #pragma once
 
 #include "lib/base/ids.h"

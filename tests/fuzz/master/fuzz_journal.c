@@ -1,4 +1,5 @@
-/* The catalog's journal from any bytes, once as they are and once with right checksums, so that the entries themselves are reached. */
+/* The catalog's journal from any bytes, once as they are and once with right checksums, so that the entries
+ * themselves are reached. */
 #include "lib/base/buf.h"
 #include "lib/base/log.h"
 #include "lib/net/crypto.h"

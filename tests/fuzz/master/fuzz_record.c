@@ -1,4 +1,5 @@
-/* A record's hash, an activity line and a list cursor from any bytes. The first byte chooses; fields are separated by NUL. */
+/* A record's hash, an activity line and a list cursor from any bytes. The first byte chooses; fields are
+ * separated by NUL. */
 #include "master/cursor.h"
 #include "master/record.h"
 

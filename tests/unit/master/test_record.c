@@ -45,7 +45,8 @@ static void test_record(void **state)
     (void)state;
     uint8_t spec[256];
     size_t n = spec_pack(spec);
-    const char *const words[] = {"state", "running", "gen", "18446744073709551615", "rev", "7", "node", "n1", "end", "-5", "auto_pause", "1", "new", "?"};
+    const char *const words[] = {"state", "running", "gen", "18446744073709551615", "rev", "7",   "node",
+                                 "n1",    "end",     "-5",  "auto_pause",           "1",   "new", "?"};
     struct record r;
     struct err e = {0};
     redisReply h = hash(14, words, spec, n);
@@ -107,7 +108,8 @@ static void test_cursor(void **state)
     assert_string_equal(e.msg, "Invalid next token");
     assert_int_equal(cursor_decode("", true, member, &e), 0);
     assert_string_equal(member, "");
-    const char *const bad[] = {"d", "x8299999999999" ID, "d829999999999x" ID, "d8299999999999i0ABCDEFGHIJKLMNOPQRS", "d8299999999999" ID "x"};
+    const char *const bad[] = {"d", "x8299999999999" ID, "d829999999999x" ID,
+                               "d8299999999999i0ABCDEFGHIJKLMNOPQRS", "d8299999999999" ID "x"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(cursor_decode(bad[i], false, member, &e), -1);
 }
@@ -119,7 +121,8 @@ static void test_states(void **state)
     assert_int_equal(state_parse("los", 3), STATE_NONE);
     assert_int_equal(STATE_LOST, CUBE__V1__SANDBOX_STATE__LOST);
     for (int s = 1; s < STATE_COUNT; s++) {
-        /* Delete is legal from every state that is not at its end, and every transient state has a deadline. */
+        /* Delete is legal from every state that is not at its end, and every transient state has a deadline.
+         */
         if (s != STATE_KILLING && s != STATE_KILLED)
             assert_int_not_equal(state_edges[s][STATE_KILLING], EDGE_NONE);
         assert_true(!state_table[s].transient == !state_table[s].deadline_ms);

@@ -1,4 +1,5 @@
-/* The scheduler by its outcome: what is refused and why, and how a simulated fleet looks after many placements. */
+/* The scheduler by its outcome: what is refused and why, and how a simulated fleet looks after many
+ * placements. */
 #include "master/scheduler.h"
 
 #include <inttypes.h>
@@ -13,7 +14,9 @@
 #define FLEET 300
 
 static const struct sched_policy policy = {
-    .ratio_memory = 4000, .ratio_cpu = 8000, .weights = {.template_local = 40, .warm = 20, .room = 60, .spread = 30, .sample = 48}};
+    .ratio_memory = 4000,
+    .ratio_cpu = 8000,
+    .weights = {.template_local = 40, .warm = 20, .room = 60, .spread = 30, .sample = 48}};
 
 static struct sched_node node_make(void)
 {
@@ -22,7 +25,11 @@ static struct sched_node node_make(void)
 
 static struct sched_ask ask_make(void)
 {
-    return (struct sched_ask){.memory = 128, .nominal = 512, .cpu = 1000, .template_hash = sched_hash("tpl"), .team_hash = sched_hash("t")};
+    return (struct sched_ask){.memory = 128,
+                              .nominal = 512,
+                              .cpu = 1000,
+                              .template_hash = sched_hash("tpl"),
+                              .team_hash = sched_hash("t")};
 }
 
 static enum sched_reject only_reason(struct sched_node n, struct sched_ask a)
@@ -135,7 +142,8 @@ static void test_spread_over_equal_nodes(void **state)
     (void)state;
     static struct sched_node nodes[FLEET];
     struct outcome o = fleet_fill(nodes, FLEET, 15000, 20, 1);
-    print_message("15000 sandboxes on %d equal nodes: %" PRId64 " to %" PRId64 " per node\n", FLEET, o.least, o.most);
+    print_message("15000 sandboxes on %d equal nodes: %" PRId64 " to %" PRId64 " per node\n", FLEET, o.least,
+                  o.most);
     assert_int_equal(o.placed, 15000);
     assert_true(o.most - o.least <= 20); /* 50 on average */
     assert_true(o.least >= 40);
@@ -146,7 +154,8 @@ static void test_a_team_is_spread(void **state)
     (void)state;
     static struct sched_node nodes[FLEET];
     struct outcome o = fleet_fill(nodes, FLEET, 600, 1, 1);
-    print_message("600 sandboxes of one team on %d nodes: %" PRId64 " to %" PRId64 " per node\n", FLEET, o.least, o.most);
+    print_message("600 sandboxes of one team on %d nodes: %" PRId64 " to %" PRId64 " per node\n", FLEET,
+                  o.least, o.most);
     assert_true(o.most <= 4);
 }
 
@@ -174,7 +183,8 @@ static void test_all_room_is_used_and_nothing_oversold(void **state)
     assert_int_equal(o.most, 128);
 }
 
-/* Large sandboxes must still find a place when many small ones came before: no starvation by fragmentation below 70 % use. */
+/* Large sandboxes must still find a place when many small ones came before: no starvation by fragmentation
+ * below 70 % use. */
 static void test_large_ones_do_not_starve(void **state)
 {
     (void)state;
