@@ -47,7 +47,7 @@ int main(void)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     int64_t slept = now(CLOCK_MONOTONIC, 0) - start;
     CHECK(slept >= 100 * 1000000LL, "100 sleeps of 1 ms took %lld ns", (long long)slept);
-    CHECK(slept < 3000 * 1000000LL, "100 sleeps of 1 ms took %lld ns", (long long)slept);
+    CHECK(slept < 20000 * 1000000LL, "100 sleeps of 1 ms took %lld ns", (long long)slept);
     printf("a sleep of 1 ms takes %lld us\n", (long long)slept / 100000);
     return 0;
 }

@@ -19,7 +19,7 @@ import os, pty, select, sys, time
 pid, fd = pty.fork()
 if pid == 0:
     os.execlp("bash", "bash", "--norc", "-i")
-out, deadline = b"", time.time() + 30
+out, deadline = b"", time.time() + 90
 def until(text):
     global out
     while text not in out:
@@ -29,11 +29,13 @@ def until(text):
             out += os.read(fd, 4096)
     out = out[out.index(text) + len(text):]
 os.write(fd, b"PS1=; stty -echo; echo rea''dy\n"); until(b"ready")
-os.write(fd, b"sleep 1000\n"); time.sleep(0.3)
+# The job itself tells that it runs, so the key reaches the job and not the shell.
+job = b"bash -c 'echo run\"\"ning; exec sleep 1000'\n"
+os.write(fd, job); until(b"running")
 os.write(fd, b"\x1a"); until(b"Stopped")
 os.write(fd, b"bg; jobs; echo li''sted\n"); until(b"listed")
 os.write(fd, b"kill %1; wait; echo end''ed\n"); until(b"ended")
-os.write(fd, b"sleep 1000\n"); time.sleep(0.3)
+os.write(fd, job); until(b"running")
 os.write(fd, b"\x03"); os.write(fd, b"echo status $?\n"); until(b"status 130")
 PY
 }
@@ -166,8 +168,19 @@ network() {
 firewall() {
     need nft; need iptables
     nft -f - <<'N' || exit 1
-table inet t { chain c { type filter hook input priority 0; ct state established,related accept; tcp dport 4444 counter reject; } }
-table ip n { chain p { type nat hook postrouting priority 100; oifname "eth9" masquerade; } }
+table inet t {
+    chain c {
+        type filter hook input priority 0;
+        ct state established,related accept
+        tcp dport 4444 counter reject
+    }
+}
+table ip n {
+    chain p {
+        type nat hook postrouting priority 100;
+        oifname "eth9" masquerade
+    }
+}
 N
     python3 -c 'import socket; socket.create_connection(("127.0.0.1", 4444))' 2>&1 | grep -q refused || { echo "no reject"; exit 1; }
     nft list ruleset | grep -q 'packets [1-9]' || { echo "the counter counts nothing"; exit 1; }
@@ -185,12 +198,12 @@ kernel_config() { zcat /proc/config.gz | grep -q '^CONFIG_OVERLAY_FS=y'; }
 gcc_project() {
     need gcc; need make
     python3 - <<'PY'
-for i in range(40):
-    open(f"f{i}.c", "w").write("#include <stdio.h>\n#include <stdlib.h>\n" + "".join(f"int f{i}_{k}(int x){{int s=0;for(int j=0;j<x;j++)s+=j%({k}+1);return s;}}\n" for k in range(60)))
-open("main.c", "w").write("#include <stdio.h>\n" + "".join(f"int f{i}_3(int);" for i in range(40)) + "\nint main(){long s=0;" + "".join(f"s+=f{i}_3(100);" for i in range(40)) + 'printf("%ld\\n",s);}\n')
+for i in range(12):
+    open(f"f{i}.c", "w").write("#include <stdio.h>\n#include <stdlib.h>\n" + "".join(f"int f{i}_{k}(int x){{int s=0;for(int j=0;j<x;j++)s+=j%({k}+1);return s;}}\n" for k in range(20)))
+open("main.c", "w").write("#include <stdio.h>\n" + "".join(f"int f{i}_3(int);" for i in range(12)) + "\nint main(){long s=0;" + "".join(f"s+=f{i}_3(100);" for i in range(12)) + 'printf("%ld\\n",s);}\n')
 open("Makefile", "w").write("O=$(patsubst %.c,%.o,$(wildcard *.c))\nprog: $O\n\tgcc -o $@ $O\n%.o: %.c\n\tgcc -O2 -c $<\n")
 PY
-    make -s -j2 && same "$(./prog)" "$((40 * 150))"
+    make -s -j2 && same "$(./prog)" "$((12 * 150))"
 }
 gdb_session() {
     need gdb; need gcc
@@ -274,10 +287,10 @@ chromium_headless() {
     echo '<body><script>document.body.innerText = [1,2,3].map(x => x * x).join("-")</script>' >p.html
     HOME=$work timeout 90 "$browser" --headless --no-sandbox --disable-gpu --dump-dom "file://$work/p.html" 2>log | grep -q '1-4-9' || { tail -5 log; exit 1; }
 }
-stress_cpu() { need stress-ng; stress-ng --cpu 2 --cpu-method all --timeout 8s --verify -q; }
-stress_vm() { need stress-ng; stress-ng --vm 2 --vm-bytes 64m --mmap 2 --mmap-bytes 32m --fork 2 --timeout 8s --verify -q; }
-stress_signal() { need stress-ng; stress-ng --sigsegv 1 --sigfpe 1 --sigpending 1 --sigsuspend 1 --sigq 1 --sigrt 1 --timer 1 --itimer 1 --kill 1 --timeout 8s -q; }
-stress_scheduler() { need stress-ng; stress-ng --switch 2 --yield 2 --futex 2 --pthread 1 --sem 1 --pipe 1 --clone 1 --nanosleep 1 --timeout 8s -q; }
+stress_cpu() { need stress-ng; stress-ng --cpu 2 --cpu-method all --timeout 4s --verify -q; }
+stress_vm() { need stress-ng; stress-ng --vm 2 --vm-bytes 64m --mmap 2 --mmap-bytes 32m --fork 2 --timeout 4s --verify -q; }
+stress_signal() { need stress-ng; stress-ng --sigsegv 1 --sigfpe 1 --sigpending 1 --sigsuspend 1 --sigq 1 --sigrt 1 --timer 1 --itimer 1 --kill 1 --timeout 4s -q; }
+stress_scheduler() { need stress-ng; stress-ng --switch 2 --yield 2 --futex 2 --pthread 1 --sem 1 --pipe 1 --clone 1 --nanosleep 1 --timeout 4s -q; }
 
 all=$(declare -F | awk '{print $3}' | grep -vxE 'need|same')
 case ${1:-} in
