@@ -42,6 +42,7 @@ struct virtio_dev {
     int irq_fd;                     /* eventfd that raises the device's interrupt */
     int kick_fd[VIRTIO_QUEUES_MAX]; /* eventfds that the driver's notifications arrive on */
     const void *config;             /* configuration space, read only */
+    uint32_t config_generation;     /* counts its changes */
     uint32_t config_len;
 };
 
@@ -79,6 +80,9 @@ static inline bool virtio_has(const struct virtio_dev *d, unsigned bit)
 void virtio_interrupt(struct virtio_dev *d, struct virtq *q);
 /** Interrupts unconditionally (after a restore). */
 void virtio_pulse(struct virtio_dev *d);
+/** What the driver reads as configuration is another one now (the caller changed it under `lock`): tells it.
+ */
+void virtio_config_changed(struct virtio_dev *d);
 /** The guest broke its rings: ask for a reset and stop serving it. */
 void virtio_needs_reset(struct virtio_dev *d);
 

@@ -18,6 +18,15 @@ static void store16(void *p, uint16_t v)
     __atomic_store_n((uint16_t *)p, v, __ATOMIC_RELEASE);
 }
 
+/* Must be what the guest kernel's virtio_mmio looks for (guest/kernel/patches, the one named virtio_mmio). */
+#define USED_F_CONFIG 0x8000
+
+void virtq_mark_config(struct virtq *q, bool changed)
+{
+    if (q->ready && q->event_idx)
+        store16(q->used_p, changed ? USED_F_CONFIG : 0);
+}
+
 void virtq_init(struct virtq *q, const struct guest_mem *mem, uint16_t max)
 {
     *q = (struct virtq){.mem = mem, .max = max, .size = max};

@@ -67,6 +67,11 @@ void virtq_publish(struct virtq *q, unsigned n);
 /** Whether the guest wants an interrupt for what was pushed since the last one; records it as sent. */
 bool virtq_should_interrupt(struct virtq *q);
 
+/** Sets or clears the mark "the configuration changed" in the used flags, for a driver that does not read the
+ * interrupt status (docs/kernel.md). Only for queues with EVENT_IDX: without it the flags say something else.
+ */
+void virtq_mark_config(struct virtq *q, bool changed);
+
 /** Asks for a kick at the next entry; returns true when there is one already (take it instead of waiting). */
 bool virtq_want_kick(struct virtq *q);
 

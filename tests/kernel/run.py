@@ -82,7 +82,7 @@ def snapshot_cycle(options, guest, dir):
 def tests(options):
     for vcpus in options.vcpus:
         label = "%dcpu" % vcpus
-        with tempfile.TemporaryDirectory(prefix="K-kernel-") as dir:
+        with tempfile.TemporaryDirectory(prefix="cube-kernel-") as dir:
             start = time.monotonic()
             try:
                 guest = booted(options, os.path.join(dir, "vm"), vcpus)
@@ -115,7 +115,7 @@ def soak(options):
     chance = random.Random(options.seed)
     answers, late, cycles = [], [], 0
     stream = "".join("%d\n" % n for n in range(1, 300001))
-    with tempfile.TemporaryDirectory(prefix="K-soak-") as dir:
+    with tempfile.TemporaryDirectory(prefix="cube-soak-") as dir:
         guest = booted(options, os.path.join(dir, "vm0"), options.vcpus[0])
         guest.check("bash /tools/bin/load.sh </dev/null >/dev/null 2>&1")
         end = time.monotonic() + options.soak
