@@ -18,7 +18,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define READY_WAIT_MS 30000
+#define READY_WAIT_MS 120000 /* a first start makes the snapshot of the template */
 #define READY_POLL_MS 20
 #define SELF_CHECK_TIMEOUT_S 60
 

@@ -24,8 +24,10 @@
 
 enum { POLICY, CHANGE, SETUP, SESSION, OWN };
 
-static struct series series[SERIES_MAX] = {
-    {"policy-10k-vs-10", "x"}, {"policy-change", "ms"}, {"setup", "ms"}, {"session", "B"}};
+static struct series series[SERIES_MAX] = {{.metric = "policy-10k-vs-10", .unit = "x"},
+                                           {.metric = "policy-change", .unit = "ms"},
+                                           {.metric = "setup", .unit = "ms"},
+                                           {.metric = "session", .unit = "B"}};
 
 static int fail(const char *what, const struct err *e)
 {

@@ -23,7 +23,12 @@ in_ns "$node" ip addr add 192.168.77.1/24 dev peer0
 in_ns "$node" ip link set peer0 up
 in_ns "$node" sysctl -qw net.ipv4.ip_forward=1
 in_ns "$node" nft -f - <<'NFT'
-table ip peer { chain post { type nat hook postrouting priority 100; oifname "up0" masquerade; } }
+table ip peer {
+    chain post {
+        type nat hook postrouting priority 100
+        oifname "up0" masquerade
+    }
+}
 NFT
 serve "$world" iperf3 -s -p 5201
 for _ in $(seq 100); do in_ns "$guest1" nc -z 93.184.216.34 5201 2>/dev/null && break; sleep 0.05; done
