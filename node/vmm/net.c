@@ -22,6 +22,7 @@
 #define FRAME_MAX (65536u + 14 + HDR_BYTES)
 #define CHAINS_MAX                                                                                           \
     64 /* buffers gathered for one frame; Linux gives some of 1.5 KiB, and 43 of those hold 64 KiB */
+#define FRAME_PLAIN 1526u /* header, Ethernet, 1,500 bytes: without large receive offload */
 #define TURN_FRAMES 64
 
 static void kick_self(struct net *n, unsigned qi)
@@ -85,58 +86,71 @@ static void tx_drain(struct net *n)
         kick_self(n, Q_TX);
 }
 
+/* Buffers taken from the ring for the next frames, oldest first; what is left over goes back at the end of
+ * the turn. */
 struct gathered {
     unsigned nchains, niov;
     uint32_t bytes;
     uint16_t head[CHAINS_MAX];
+    uint16_t parts[CHAINS_MAX]; /* entries of `iov` */
     uint32_t len[CHAINS_MAX];
     struct iovec iov[VIRTQ_IOV_MAX];
 };
 
-/* Collects buffers for one frame. False: the guest has not enough of them. */
+/* Collects until the largest frame has room. False: the guest has not enough buffers. */
 static bool buffers_gather(struct net *n, struct gathered *g)
 {
     bool mergeable = virtio_has(&n->dev, VIRTIO_NET_F_MRG_RXBUF);
+    bool large = virtio_has(&n->dev, VIRTIO_NET_F_GUEST_TSO4) || virtio_has(&n->dev, VIRTIO_NET_F_GUEST_TSO6);
+    uint32_t want = large && mergeable ? FRAME_MAX : FRAME_PLAIN;
     struct virtq *q = &n->dev.q[Q_RX];
     struct virtq_chain c;
 
-    g->nchains = g->niov = 0;
-    g->bytes = 0;
-    while (g->bytes < FRAME_MAX && g->nchains < CHAINS_MAX) {
+    while (g->bytes < want && g->nchains < CHAINS_MAX && (mergeable || g->nchains == 0)) {
         int rc = virtq_pop(q, &c);
-        if (rc < 0 ||
-            (rc > 0 && (c.in_len < HDR_BYTES || (g->nchains == 0 && virtq_in(&c)[0].iov_len < HDR_BYTES)))) {
+        if (rc < 0 || (rc > 0 && (c.nin == 0 || virtq_in(&c)[0].iov_len < HDR_BYTES))) {
             virtio_needs_reset(&n->dev);
             return false;
         }
-        if (rc == 0 || g->niov + c.nin > VIRTQ_IOV_MAX) {
-            if (rc > 0)
-                virtq_unpop(q, 1);
+        if (rc == 0)
             break;
+        if (g->niov + c.nin > VIRTQ_IOV_MAX) {
+            virtq_unpop(q, 1);
+            return g->nchains > 0;
         }
         memcpy(g->iov + g->niov, virtq_in(&c), c.nin * sizeof g->iov[0]);
         g->niov += c.nin;
         g->head[g->nchains] = c.head;
+        g->parts[g->nchains] = (uint16_t)c.nin;
         g->len[g->nchains++] = c.in_len;
         g->bytes += c.in_len;
-        if (!mergeable)
-            break;
     }
-    /* Without large receive offload a frame fits a full-size buffer; else wait until a whole segment has
-     * room. */
-    bool large = virtio_has(&n->dev, VIRTIO_NET_F_GUEST_TSO4) || virtio_has(&n->dev, VIRTIO_NET_F_GUEST_TSO6);
-    if (g->nchains == CHAINS_MAX || (g->nchains && g->bytes >= (large && mergeable ? FRAME_MAX : 1526u)))
-        return true;
-    virtq_unpop(q, g->nchains);
-    return false;
+    return g->nchains == CHAINS_MAX || g->bytes >= want;
 }
 
-/* A frame of `len` bytes lies in the first of the gathered buffers: return those, put the others back. */
+/* Drops the first `k` chains of the list. */
+static void gathered_shift(struct gathered *g, unsigned k)
+{
+    unsigned parts = 0;
+
+    for (unsigned i = 0; i < k; i++) {
+        parts += g->parts[i];
+        g->bytes -= g->len[i];
+    }
+    g->nchains -= k;
+    g->niov -= parts;
+    memmove(g->head, g->head + k, g->nchains * sizeof g->head[0]);
+    memmove(g->parts, g->parts + k, g->nchains * sizeof g->parts[0]);
+    memmove(g->len, g->len + k, g->nchains * sizeof g->len[0]);
+    memmove(g->iov, g->iov + parts, g->niov * sizeof g->iov[0]);
+}
+
+/* A frame of `len` bytes lies in the first buffers: the guest gets those. */
 static void buffers_return(struct net *n, struct gathered *g, uint32_t len)
 {
-    struct virtio_net_hdr_mrg_rxbuf *h = g->iov[0].iov_base;
+    uint8_t *header = g->iov[0].iov_base;
     struct virtq *q = &n->dev.q[Q_RX];
-    unsigned used = 0;
+    uint16_t used = 0;
 
     while (len && used < g->nchains) {
         uint32_t part = len < g->len[used] ? len : g->len[used];
@@ -144,45 +158,53 @@ static void buffers_return(struct net *n, struct gathered *g, uint32_t len)
         len -= part;
         used++;
     }
-    memcpy((uint8_t *)h + offsetof(struct virtio_net_hdr_mrg_rxbuf, num_buffers), &(uint16_t){(uint16_t)used},
-           2);
-    virtq_unpop(q, g->nchains - used);
+    memcpy(header + offsetof(struct virtio_net_hdr_mrg_rxbuf, num_buffers), &used, sizeof used);
+    gathered_shift(g, used);
     virtq_publish(q, used);
+}
+
+/* Moves frames until the TAP, the ring, the rate or the turn's budget (then true) is exhausted. */
+static bool frames_receive(struct net *n, struct gathered *g)
+{
+    struct virtq *q = &n->dev.q[Q_RX];
+
+    for (unsigned budget = TURN_FRAMES; budget; budget--) {
+        if (!bucket_open(&n->in, n->in.rate ? clock_mono_us() : 0)) {
+            arm_timer(n);
+            return false;
+        }
+        /* What is in the ring may not be enough: then only a longer ring is news. */
+        if (!buffers_gather(n, g) &&
+            (!virtio_running(&n->dev) || !virtq_want_more(q) || !buffers_gather(n, g)))
+            return false;
+        ssize_t r;
+        do
+            r = readv(n->tap.fd, g->iov, (int)g->niov);
+        while (r < 0 && errno == EINTR);
+        if (r <= (ssize_t)HDR_BYTES) {
+            n->tap_ready = false;
+            return false;
+        }
+        n->rx_bytes += (uint64_t)r;
+        bucket_take(&n->in, (uint64_t)r);
+        buffers_return(n, g, (uint32_t)r);
+    }
+    return true;
 }
 
 static void rx_fill(struct net *n)
 {
     struct virtq *q = &n->dev.q[Q_RX];
-    unsigned budget = TURN_FRAMES;
     struct gathered g;
 
-    while (n->tap_ready && budget) {
-        if (!bucket_open(&n->in, n->in.rate ? clock_mono_us() : 0)) {
-            arm_timer(n);
-            break;
-        }
-        if (!buffers_gather(n, &g)) {
-            if (!virtio_running(&n->dev))
-                return;
-            if (!virtq_want_more(q) || !buffers_gather(n, &g))
-                break;
-        }
-        ssize_t r;
-        do
-            r = readv(n->tap.fd, g.iov, (int)g.niov);
-        while (r < 0 && errno == EINTR);
-        if (r <= (ssize_t)HDR_BYTES) {
-            virtq_unpop(q, g.nchains);
-            n->tap_ready = false;
-            break;
-        }
-        n->rx_bytes += (uint64_t)r;
-        bucket_take(&n->in, (uint64_t)r);
-        buffers_return(n, &g, (uint32_t)r);
-        budget--;
-    }
+    if (!n->tap_ready)
+        return;
+    g.nchains = g.niov = 0;
+    g.bytes = 0;
+    bool more = frames_receive(n, &g);
+    virtq_unpop(q, g.nchains);
     virtio_interrupt(&n->dev, q);
-    if (!budget)
+    if (more)
         kick_self(n, Q_RX);
 }
 

@@ -155,6 +155,13 @@ static void command(int fd, char *line)
     else if (sscanf(line, "echo %zu", &n) == 1) {
         do_echo(fd, n);
         return;
+    } else if (sscanf(line, "sink %zu", &n) == 1) {
+        uint8_t *buf = malloc(BLOCK);
+        ssize_t r;
+        while (n && (r = read(fd, buf, n < BLOCK ? n : BLOCK)) > 0)
+            n -= (size_t)r;
+        free(buf);
+        strcpy(out, "ok\n");
     } else if (sscanf(line, "source %zu", &n) == 1) {
         static uint8_t zeros[65536];
         while (n) {

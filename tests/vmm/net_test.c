@@ -101,6 +101,30 @@ static double echo(int fd, size_t bytes)
     return (double)bytes / (double)(now_us() - t0);
 }
 
+/* Bytes one way, without looking at them. */
+static void bulk(int fd, size_t bytes)
+{
+    static uint8_t buf[1 << 18];
+    char line[40], ok[3];
+
+    int n = snprintf(line, sizeof line, "sink %zu\n", bytes);
+    CHECK(write(fd, line, (size_t)n) == n);
+    int64_t t0 = now_us();
+    for (size_t done = 0; done < bytes; done += sizeof buf)
+        CHECK(write(fd, buf, sizeof buf) == sizeof buf);
+    CHECK(read(fd, ok, 3) == 3);
+    printf("host to guest: %.0f MB/s\n", (double)bytes / (double)(now_us() - t0));
+    n = snprintf(line, sizeof line, "source %zu\n", bytes);
+    CHECK(write(fd, line, (size_t)n) == n);
+    t0 = now_us();
+    for (size_t done = 0; done < bytes;) {
+        ssize_t r = read(fd, buf, sizeof buf);
+        CHECK(r > 0);
+        done += (size_t)r;
+    }
+    printf("guest to host: %.0f MB/s\n", (double)bytes / (double)(now_us() - t0));
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -119,6 +143,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 200; i++)
         CHECK(!strcmp(ask(fd, "ping"), "pong"));
     printf("echo: %.0f MB/s\n", echo(fd, 64 << 20));
+    bulk(fd, 256 << 20);
     /* Saved with an open TCP connection, restored on another TAP: it goes on. */
     Cube__Vmm__V1__SnapshotDone done;
     OK(guest_snapshot(&g, "net", false, false, &done, &e), e);
