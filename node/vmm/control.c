@@ -213,6 +213,8 @@ static void request_handle(struct control *c, const uint8_t *data, size_t n, str
         log_warn("control: %s", e.msg);
     }
     reply_send(c->client, &r);
+    if (q && q->op_case == CUBE__VMM__V1__REQUEST__OP_RESTORE && e.code == ERR_OK)
+        op_restore_after(c->vm);
     if (q)
         cube__vmm__v1__request__free_unpacked(q, NULL);
 }

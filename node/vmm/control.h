@@ -29,6 +29,8 @@ int op_boot(struct vm *vm, const Cube__Vmm__V1__Boot *b, struct control_fds *fds
             struct err *e);
 int op_restore(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct control_fds *fds,
                Cube__Vmm__V1__Started *out, struct err *e);
+/** What helps the guest but need not be waited for; called once the answer to a restore is out. */
+void op_restore_after(struct vm *vm);
 int op_snapshot(struct vm *vm, const Cube__Vmm__V1__Snapshot *s, struct control_fds *fds,
                 Cube__Vmm__V1__SnapshotDone *out, struct err *e);
 int op_working_set(struct vm *vm, const Cube__Vmm__V1__WorkingSet *w, struct control_fds *fds, struct err *e);

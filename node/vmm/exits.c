@@ -2,6 +2,7 @@
  * without a card. */
 #include "node/vmm/vm.h"
 
+#include <linux/virtio_mmio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -92,6 +93,9 @@ void vm_mmio(struct vcpu *v, uint64_t addr, bool is_write, void *data, unsigned 
             memset(data, 0xff, len);
         return;
     }
+    /* A driver that starts anew programs its pin anew. */
+    if (is_write && addr % VIRTIO_MMIO_SIZE == VIRTIO_MMIO_STATUS)
+        vm_route_moved(vm);
     if (is_write)
         virtio_mmio_write(vm->dev[slot], addr % VIRTIO_MMIO_SIZE, data, len);
     else

@@ -143,11 +143,14 @@ static int restore_all(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct co
 int op_restore(struct vm *vm, const Cube__Vmm__V1__Restore *r, struct control_fds *fds,
                Cube__Vmm__V1__Started *out, struct err *e)
 {
-    struct mem_extents working_set = {0};
-    int rc = restore_all(vm, r, fds, &working_set, out, e);
+    return restore_all(vm, r, fds, &vm->working_set, out, e);
+}
 
-    if (rc == 0)
-        working_set_map(vm, &working_set, false);
-    mem_extents_free(&working_set);
-    return rc;
+void op_restore_after(struct vm *vm)
+{
+    if (!vm->restored || vm->end != VM_ALIVE)
+        return;
+    vm_route_messages(vm);
+    working_set_map(vm, &vm->working_set, false);
+    mem_extents_free(&vm->working_set);
 }

@@ -127,8 +127,8 @@ void jail_vcpu_thread(void)
     if (!enabled)
         return;
     scmp_filter_ctx f = filter_start(vcpu_calls, sizeof vcpu_calls / sizeof vcpu_calls[0]);
-    static const unsigned long kvm[] = {KVM_RUN,       KVM_GET_REGS, KVM_SET_REGS,    KVM_GET_SREGS,
-                                        KVM_SET_SREGS, KVM_SET_MSRS, KVM_SET_MP_STATE};
+    static const unsigned long kvm[] = {KVM_RUN,       KVM_GET_REGS, KVM_SET_REGS,     KVM_GET_SREGS,
+                                        KVM_SET_SREGS, KVM_SET_MSRS, KVM_SET_MP_STATE, KVM_SET_GSI_ROUTING};
     for (unsigned i = 0; i < sizeof kvm / sizeof kvm[0]; i++)
         seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_EQ, kvm[i]));
     filter_load(f);

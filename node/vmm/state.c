@@ -359,6 +359,7 @@ int state_load(struct vm *vm, const void *data, size_t n, int64_t *vcpu_us, stru
     for (unsigned i = 0; i < vm->nvcpus; i++)
         if (vcpu_load_rest(&vm->vcpu[i], &cpus[i], deadline_move(vm, deadline[i], h.tsc), e) < 0)
             return err_wrap(e, "restore vCPU %u", i);
+    vm->ioapic = m.chip[2].chip.ioapic;
     *vcpu_us = clock_mono_us() - t0;
     if (devices_load(vm, &m, ports, e) < 0)
         return -1;

@@ -39,7 +39,7 @@ static int memory_slots(struct vm *vm, struct err *e)
 static int connect_device(struct vm *vm, enum vm_slot s, struct err *e)
 {
     struct virtio_dev *d = vm->dev[s];
-    struct kvm_irqfd irq = {.fd = (uint32_t)d->irq_fd, .gsi = vm_slot_irq[s]};
+    struct kvm_irqfd irq = {.fd = (uint32_t)d->irq_fd, .gsi = VM_GSI_DEVICES + s};
 
     if (ioctl(vm->vm_fd, KVM_IRQFD, &irq) < 0)
         return err_sys(e, ERR_INTERNAL, "connect the interrupt of device %s", d->ops->name);
@@ -120,6 +120,8 @@ static int kvm_objects(struct vm *vm, uint32_t mem_mib, unsigned nvcpus, struct 
     find_class(vm);
     for (unsigned i = 0; i < nvcpus; i++)
         vm->vcpu[i].online = i == 0 || vm->kind == KVM_HARDWARE;
+    if (vm_route_pins(vm, e) < 0)
+        return -1;
     for (unsigned s = 0; s < VM_SLOTS; s++)
         if (connect_device(vm, s, e) < 0)
             return -1;

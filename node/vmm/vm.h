@@ -3,6 +3,7 @@
 
 #include "node/vmm/balloon.h"
 #include "node/vmm/blk.h"
+#include "node/vmm/memfile.h"
 #include "node/vmm/net.h"
 #include "node/vmm/rng.h"
 #include "node/vmm/serial.h"
@@ -16,6 +17,8 @@
 #define VM_MMIO_BASE 0xd0000000ull
 enum vm_slot { SLOT_ROOT, SLOT_TOOLS, SLOT_VSOCK, SLOT_NET, SLOT_RNG, SLOT_BALLOON, VM_SLOTS };
 #define VM_VCPUS_MAX 8u
+#define VM_GSI_DEVICES                                                                                       \
+    24u /* interrupt number of slot 0; those below are the pins of the interrupt controllers */
 
 /** MSRs of a PVM-kind host (guest-kernel/README.md). */
 #define MSR_PVM_PAGE 0x4b564d10u
@@ -74,7 +77,10 @@ struct vm {
     char sandbox_id[40];
     uint64_t gen;
     bool restored;
-    bool booted; /* a guest is inside: booted or restored */
+    struct mem_extents working_set; /* to be mapped beside the guest's first steps */
+    struct kvm_ioapic_state ioapic; /* as restored */
+    atomic_bool pins_moved;         /* a driver started anew since: what `ioapic` says may be wrong */
+    bool booted;                    /* a guest is inside: booted or restored */
     int pagemap_fd, statm_fd;
 };
 
@@ -104,6 +110,14 @@ void vm_stop(struct vm *vm);
 
 /** The guest is over; wakes the control loop. First reason wins. Callable from any thread of the VM. */
 void vm_ended(struct vm *vm, enum vm_end end, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* route.c */
+/** Leads device interrupts to their pins. */
+int vm_route_pins(struct vm *vm, struct err *e);
+/** After a restore, the guest running: leads them past the pins where that is safe. Only a help. */
+void vm_route_messages(struct vm *vm);
+/** A driver starts anew and may get another vector; called by vCPU threads. */
+void vm_route_moved(struct vm *vm);
 
 /* vcpu.c */
 int vcpu_create(struct vm *vm, unsigned index, struct err *e);
