@@ -13,6 +13,8 @@ guest_alone || { echo "FAIL guest alone: envd does not start"; cat "$guest_work/
 guest_suites alone root
 SUITE="guest hostile" python3 tests/guest/hostile.py "$guest_port" "$guest_alone_pid" || echo "FAIL guest hostile: ended with status $?"
 
+SUITE="guest secure" timeout 200 python3 tests/guest/secure.py "$guest_port" || echo "FAIL guest secure: ended with status $?"
+
 if [ -z "$(guest_kernel)" ] || [ ! -c /dev/kvm ]; then
     echo "SKIP guest vm: no guest kernel or no /dev/kvm"
     exit 0
