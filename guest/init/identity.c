@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +26,8 @@
 
 #define RANDOM_MIN 32
 #define GENERATION_FILE "/run/cube/generation"
+#define BOOT_ID_FILE "/run/cube/boot_id"
+#define BOOT_ID_KERNEL "/proc/sys/kernel/random/boot_id"
 
 static bool set;
 static uint64_t generation;
@@ -120,6 +123,28 @@ static bool names_apply(const Cube__Init__V1__SetIdentity *req, struct err *e)
     return true;
 }
 
+/* Clones of one snapshot would share the kernel's boot id, and programs take it for the name of this boot of
+ * this machine. A resume of the same sandbox keeps it. */
+static bool boot_id_apply(const char *sandbox, struct err *e)
+{
+    static char before[64];
+    static bool bound;
+    char text[40];
+    if (!*sandbox || !strcmp(before, sandbox))
+        return true;
+    id_uuid(text);
+    strcat(text, "\n");
+    int fd = open(BOOT_ID_FILE, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0444);
+    bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    if (fd >= 0)
+        close(fd);
+    if (!ok || (!bound && mount(BOOT_ID_FILE, BOOT_ID_KERNEL, NULL, MS_BIND, NULL) < 0))
+        return err_sys(e, ERR_INTERNAL, "giving the sandbox a boot id of its own"), false;
+    bound = true;
+    snprintf(before, sizeof(before), "%s", sandbox);
+    return true;
+}
+
 static bool network_apply(const Cube__Init__V1__Network *net, struct err *e)
 {
     char text[128];
@@ -184,7 +209,7 @@ int identity_set(const Cube__Init__V1__SetIdentity *req, Cube__Init__V1__Identit
     int64_t start = clock_mono_us();
     out->clock_set = clock_apply(req->realtime_ns, e);
     out->random_reseeded = random_apply(req->random, e);
-    out->identity_set = names_apply(req, e);
+    out->identity_set = names_apply(req, e) && boot_id_apply(req->sandbox_id, e);
     out->network_set = network_apply(req->network, e);
     out->tokens_set = envd_apply(req, e);
     if (generation_apply(req->gen, e))

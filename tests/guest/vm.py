@@ -94,7 +94,17 @@ def identity():
     code, _, text, _ = c.exec(["/bin/sh", "-c", "hostname; cat /etc/machine-id /run/cube/generation; date +%s; getent hosts iabc || true"])
     lines = text.decode().split("\n")
     assert code == 0 and lines[:3] == ["iabc", bytes(range(16)).hex(), "7"] and abs(int(lines[3]) - time.time()) < 2, lines
-    assert 4 not in before and c.hello().get(4) == [1]
+    after = c.hello()
+    assert 4 not in before and after.get(4) == [1]
+    # A boot id of its own, the same again for the same sandbox (a resume), another one for another (a clone).
+    read = lambda: c.exec(["cat", "/proc/sys/kernel/random/boot_id"])[2]  # noqa: E731
+    again = {"token": TOKEN, "user": "user", "workdir": "/home/user", "network": False, "envs": {"FROM": "init"}}
+    assert read() == after[3][0] + b"\n" != before[3][0] + b"\n"
+    c.set_identity(sandbox="iabc", gen=8, **again)
+    assert read() == after[3][0] + b"\n"
+    c.set_identity(sandbox="iother", gen=1, **again)
+    assert read() != after[3][0] + b"\n"
+    c.set_identity(sandbox="iabc", gen=7, **again)
 
 
 def token_and_envs():
@@ -243,7 +253,7 @@ def symlink_attack():
 
 def oom():
     """The sandbox runs out of memory: the daemons live, and an event says so."""
-    c.exec(["/bin/sh", "-c", "python3 -c 'x=bytearray(8<<30)\nfor i in range(0,len(x),4096): x[i]=1'"], user="user")
+    c.exec(["/bin/sh", "-c", "head -c 8000000000 /dev/zero | tail -c 7000000000 > /dev/null"], user="user")
     h = c.health()
     assert h.get(1) == [1] and h.get(4, [0])[0] >= 1, h
 

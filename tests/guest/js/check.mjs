@@ -26,7 +26,7 @@ export async function run(suite) {
   for (const [name, fn] of tests) {
     if (only && !name.includes(only)) continue
     let timer
-    const limit = new Promise((_, no) => { timer = setTimeout(() => no(new Error('took longer than 60 s')), 60000) })
+    const limit = new Promise((_, no) => { timer = setTimeout(() => no(new Error('took longer than 90 s')), 90000) })
     try {
       await Promise.race([fn(), limit])
       console.log(`PASS ${suite}: ${name}`)
