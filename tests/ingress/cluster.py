@@ -35,7 +35,7 @@ def free_port():
                 pass
 
 
-def wait_for(what, seconds=10, why="condition"):
+def wait_for(what, seconds=30, why="condition"):
     end = time.monotonic() + seconds
     while True:
         got = what()

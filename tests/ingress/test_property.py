@@ -8,7 +8,7 @@ from check import check, run, test
 from cluster import BUILD, Cluster, free_port
 
 EVENTS = int(os.environ.get("CUBE_CHURN_EVENTS", 1000000))
-SECONDS = int(os.environ.get("CUBE_CHURN_SECONDS", 45))
+SECONDS = int(os.environ.get("CUBE_CHURN_SECONDS", 1800 if os.environ.get("LONG") == "1" else 25))
 
 
 @test
