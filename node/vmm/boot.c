@@ -260,6 +260,9 @@ int vm_load_kernel(struct vm *vm, int kernel_fd, const char *cmdline, struct err
     if (vm->kind == KVM_PVM && (!page || (page & (MEM_PAGE - 1)) || !mem_at(&vm->mem, page, MEM_PAGE)))
         return err_set(e, ERR_INVALID,
                        "this host's KVM is of the PVM kind, and the kernel is not built for it");
+    if (vm->kind != KVM_PVM && page)
+        return err_set(e, ERR_INVALID,
+                       "this host has hardware KVM, and the kernel is built for a PVM-kind one");
     page_tables(vm);
     mp_table(vm);
     boot_params(vm);

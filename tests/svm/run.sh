@@ -58,7 +58,8 @@ tree=$work/inner
 mkdir -p "$tree"/{bin,proc,sys,dev,run,tmp,var/tmp,tools,etc}
 cp /bin/busybox "$tree/bin/busybox"
 for applet in $(/bin/busybox --list); do [ "$applet" = busybox ] || ln -sf busybox "$tree/bin/$applet"; done
-mke2fs -q -t ext4 -d "$tree" -L inner "$work/inner.ext4" 64M >&2
+truncate -s 64M "$work/inner.ext4"
+mke2fs -q -t ext4 -d "$tree" -L inner "$work/inner.ext4"
 
 # The initial RAM disk of the outer machine: modules, cube-vmm and what it runs.
 ram=$work/ram
