@@ -20,8 +20,8 @@ if [ -z "$(guest_kernel)" ] || [ ! -c /dev/kvm ]; then
     exit 0
 fi
 root=$(guest/base/build.sh | tail -n 1)
-guest_vm control "$root"
-timeout 120 python3 tests/guest/vm.py "$guest_ctl" "$guest_in" "guest vm" || { echo "FAIL guest vm: ended with status $?"; tail -n 20 "$guest_work/control.log"; }
+guest_vm control "$root" --memory-mib 256
+timeout 200 python3 tests/guest/vm.py "$guest_ctl" "$guest_in" "guest vm" || { echo "FAIL guest vm: ended with status $?"; tail -n 20 "$guest_work/control.log"; }
 
 guest_vm suites "$root" --memory-mib 1024
 if PYTHONPATH=tests/guest timeout 60 python3 -c "import ctl; ctl.Control('$guest_ctl').set_identity(user='user', workdir='/home/user', network=False)"; then

@@ -67,7 +67,7 @@ def event(r):
     return head[0], json.loads(r.read(struct.unpack(">I", head[1:])[0]))
 
 
-c = ctl.Control(CTL)
+c = ctl.Control(CTL, 100)
 
 
 def before_identity():
@@ -253,7 +253,7 @@ def symlink_attack():
 
 def oom():
     """The sandbox runs out of memory: the daemons live, and an event says so."""
-    c.exec(["/bin/sh", "-c", "head -c 8000000000 /dev/zero | tail -c 7000000000 > /dev/null"], user="user")
+    c.exec(["/bin/sh", "-c", "head -c 8000000000 /dev/zero | tail -c 7000000000 > /dev/null"], user="user", timeout_ms=90000)
     h = c.health()
     assert h.get(1) == [1] and h.get(4, [0])[0] >= 1, h
 
