@@ -53,7 +53,7 @@ static inline void cleanup_fiber_unlock(struct fiber_lock **l)
     if (*l)
         fiber_unlock(*l);
 }
-#define _cleanup_unlock_ __attribute__((cleanup(cleanup_fiber_unlock)))
+#define _cleanup_unlock_ __attribute__((cleanup(cleanup_fiber_unlock), unused))
 
 /** Runs `work(arg)` on a worker thread and waits for it; returns what it returned. For file work that may
  * block. */

@@ -74,13 +74,8 @@ int record_flush(struct node *n, const char *id, struct err *e)
     return 0;
 }
 
-int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, struct err *e)
+int record_decode(const char *data, size_t len, const char *id, Cube__Node__V1__Record **out, struct err *e)
 {
-    _cleanup_close_ int dir = record_dir(n, id, false, e);
-    _cleanup_free_ char *data = NULL;
-    size_t len;
-    if (dir < 0 || file_read(dir, "record", RECORD_MAX + SUM_BYTES, &data, &len, e) < 0)
-        return -1;
     uint8_t sum[32];
     if (len < SUM_BYTES)
         return err_set(e, ERR_INTERNAL, "the record of %s is cut off", id);
@@ -88,7 +83,7 @@ int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, st
     if (memcmp(sum, data, SUM_BYTES) != 0)
         return err_set(e, ERR_INTERNAL, "the record of %s is damaged", id);
     Cube__Node__V1__Record *r =
-        cube__node__v1__record__unpack(NULL, len - SUM_BYTES, (uint8_t *)data + SUM_BYTES);
+        cube__node__v1__record__unpack(NULL, len - SUM_BYTES, (const uint8_t *)data + SUM_BYTES);
     if (!r || r->format != RECORD_FORMAT || !r->spec || strcmp(r->spec->sandbox_id, id) != 0) {
         if (r)
             cube__node__v1__record__free_unpacked(r, NULL);
@@ -96,6 +91,16 @@ int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, st
     }
     *out = r;
     return 0;
+}
+
+int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, struct err *e)
+{
+    _cleanup_close_ int dir = record_dir(n, id, false, e);
+    _cleanup_free_ char *data = NULL;
+    size_t len;
+    if (dir < 0 || file_read(dir, "record", RECORD_MAX + SUM_BYTES, &data, &len, e) < 0)
+        return -1;
+    return record_decode(data, len, id, out, e);
 }
 
 void record_remove(struct node *n, const char *id)

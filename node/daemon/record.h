@@ -8,4 +8,6 @@ int record_save(const struct sandbox *sb, bool durable, struct err *e);
 int record_flush(struct node *n, const char *id, struct err *e);
 /** Reads one record; the caller frees it with cube__node__v1__record__free_unpacked. */
 int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, struct err *e);
+/** The bytes of a record, checked: checksum, format, and that it is this sandbox's. */
+int record_decode(const char *data, size_t len, const char *id, Cube__Node__V1__Record **out, struct err *e);
 void record_remove(struct node *n, const char *id);

@@ -57,7 +57,7 @@ def sockets_have_the_contract_modes(s):
     assert modes["ticket"] == ("0o640", 59002, 59003), modes
     assert d.parent.stat().st_mode & 0o777 == 0o750 and d.parent.stat().st_gid == 59003
     secret = b"token-of-a-test"
-    for base in ("state/sandboxes", "run"):
+    for base in ("state/sandboxes", "run/sb", "run/warm"):
         for p in (s.dir / base).rglob("*"):
             if p.is_file() and not p.is_symlink():
                 assert secret not in p.read_bytes(), f"the envd token is in {p}"

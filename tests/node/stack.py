@@ -214,6 +214,13 @@ class Stack:
                 dirs.clear()
         return left
 
+    def clear(self):
+        """Ends every sandbox, so that a test that failed does not spoil the next one."""
+        if self.node.poll() is not None:
+            self.start_node()
+        for line in self.ctl("list")[1].splitlines():
+            self.ctl("kill", line.split()[0], 0)
+
     def kill_node(self):
         self.node.send_signal(signal.SIGKILL)
         self.node.wait()
@@ -262,6 +269,7 @@ def run(tests, stack_factory):
                 failed += 1
                 print(f"FAIL {test.__name__}: {e}", flush=True)
                 print(stack.log()[-3000:])
+                stack.clear()
     finally:
         stack.down()
     return 1 if failed else 0
