@@ -162,7 +162,6 @@ static int session_make(struct front2 *c)
     int rc = nghttp2_option_new(&opt);
     if (rc == 0) {
         nghttp2_option_set_no_auto_window_update(opt, 1);
-        nghttp2_option_set_no_closed_streams(opt, 1);
         nghttp2_option_set_max_settings(opt, 32);
         rc = nghttp2_session_server_new2(&c->session, cb, c, opt);
         nghttp2_option_del(opt);
