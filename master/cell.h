@@ -19,7 +19,10 @@ void links_reset(const char *why);
 int journal_replay(struct master *m, struct err *e);
 /** Writes one entry of the journal into Redis unless it is there; in a fiber. */
 int catalog_replay(struct master *m, const char *kind, const uint8_t *payload, size_t n, struct err *e);
-/** Remembers that this node exists; at most once per process and node. */
-void journal_node(struct master *m, const char *node);
+/** Remembers that this node exists, so that a recovering cell waits for its report; written once, and again
+ * when it `returned` from being lost. */
+void journal_node(struct master *m, const char *node, bool returned);
+/** A recovering cell shall not wait for it. */
+void journal_node_lost(struct master *m, const char *node);
 /** Names of the nodes of the journal, one call each. */
 void journal_nodes(struct master *m, void (*each)(const char *node, void *data), void *data);

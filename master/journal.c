@@ -109,12 +109,16 @@ int journal_read(const char *path, char id[JOURNAL_ID_LEN + 1], journal_entry_cb
 void journal_note_node(const char *kind, const uint8_t *payload, size_t n, void *data)
 {
     struct journal *j = data;
-    if (strcmp(kind, "node") != 0 || n == 0 || n > NODE_ID_MAX || j->node_count == NODES_MAX)
+    bool gone = strcmp(kind, "unnode") == 0;
+    if ((!gone && strcmp(kind, "node") != 0) || n == 0 || n > NODE_ID_MAX)
         return;
-    for (size_t i = 0; i < j->node_count; i++)
-        if (strcmp(j->nodes[i], (const char *)payload) == 0)
-            return;
-    snprintf(j->nodes[j->node_count++], sizeof j->nodes[0], "%s", (const char *)payload);
+    size_t at = 0;
+    while (at < j->node_count && strcmp(j->nodes[at], (const char *)payload) != 0)
+        at++;
+    if (gone && at < j->node_count)
+        memmove(j->nodes[at], j->nodes[--j->node_count], sizeof j->nodes[0]);
+    else if (!gone && at == j->node_count && at < NODES_MAX)
+        snprintf(j->nodes[j->node_count++], sizeof j->nodes[0], "%s", (const char *)payload);
 }
 
 static int journal_make(const char *path, struct err *e)

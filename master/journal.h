@@ -26,7 +26,7 @@ int journal_read(const char *path, char id[JOURNAL_ID_LEN + 1], journal_entry_cb
 int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], journal_entry_cb each,
                         void *data, struct err *e);
 
-/** Keeps the name of an entry of kind "node"; `data` is the journal. */
+/** Keeps the name of an entry of kind "node" and drops that of an "unnode"; `data` is the journal. */
 void journal_note_node(const char *kind, const uint8_t *payload, size_t n, void *data);
 
 struct journal *journal_open(const char *path,

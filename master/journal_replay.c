@@ -9,16 +9,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-void journal_node(struct master *m, const char *node)
+static void node_entry(struct master *m, const char *kind, const char *node)
+{
+    struct err e = {0};
+    if (journal_append(m->journal, kind, node, strlen(node), &e) < 0)
+        log_fail(&e, "remembering node %s", node);
+    journal_note_node(kind, (const uint8_t *)node, strlen(node), m->journal);
+}
+
+void journal_node(struct master *m, const char *node, bool returned)
 {
     struct journal *j = m->journal;
-    for (size_t i = 0; i < j->node_count; i++)
+    for (size_t i = 0; !returned && i < j->node_count; i++)
         if (strcmp(j->nodes[i], node) == 0)
             return;
-    struct err e = {0};
-    if (journal_append(j, "node", node, strlen(node), &e) < 0)
-        log_fail(&e, "remembering node %s", node);
-    journal_note_node("node", (const uint8_t *)node, strlen(node), j);
+    node_entry(m, "node", node);
+}
+
+void journal_node_lost(struct master *m, const char *node)
+{
+    node_entry(m, "unnode", node);
 }
 
 void journal_nodes(struct master *m, void (*each)(const char *node, void *data), void *data)
@@ -45,7 +55,7 @@ static void gather(const char *kind, const uint8_t *payload, size_t n, void *dat
     struct final_state *s = data;
     char name[256] = "";
     const char *as = kind;
-    journal_note_node(kind, payload, n, s->j); /* other masters may have met more nodes */
+    journal_note_node(kind, payload, n, s->j);
     if (strcmp(kind, "key") == 0 && n > 64) {
         snprintf(name, sizeof name, "%.64s", (const char *)payload);
     } else if (strcmp(kind, "team") == 0) {
@@ -87,6 +97,7 @@ int journal_replay(struct master *m, struct err *e)
 {
     struct final_state s = {.j = m->journal};
     char id[JOURNAL_ID_LEN + 1];
+    m->journal->node_count = 0; /* other masters may have met more nodes, or lost some */
     int rc = journal_read(m->journal->path, id, gather, &s, e);
     size_t written = 0;
     for (int pass = 0; pass < 2; pass++) /* teams first: a key needs its team */

@@ -125,7 +125,8 @@ static void serve_register(struct request *r)
         request_fail(r, &e);
         return;
     }
-    journal_node(r->m, q->node_id);
+    struct node *before = fleet_find(r->m->fleet, q->node_id);
+    journal_node(r->m, q->node_id, before && strcmp(before->status, "lost") == 0);
     fleet_refresh(r->m->fleet);
     log_info("node %s registered (%s, %" PRIu64 " MiB, %u milli-CPU)", q->node_id, q->rpc_address,
              q->capacity->memory_mib, q->capacity->cpu_milli);

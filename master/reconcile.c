@@ -5,6 +5,7 @@
 
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
+#include "master/cell.h"
 #include "master/stats.h"
 #include "proto/node.pb-c.h"
 
@@ -352,6 +353,7 @@ void reconcile_node_lost(struct master *m, const char *name)
     static const char *const states[] = {"running", "paused", "pausing", "resuming", NULL};
     char node[NODE_ID_MAX + 1];
     snprintf(node, sizeof node, "%s", name);
+    journal_node_lost(m, node);
     struct id_list *l = calloc(1, sizeof *l);
     if (!l)
         return;

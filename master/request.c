@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define REQUESTS_MAX 8192
+
 static void on_request_closed(struct rpc_call *c, void *data)
 {
     struct request *r = data;
@@ -27,10 +29,12 @@ static void request_fiber(void *arg)
 void request_spawn(struct master *m, struct rpc_call *c, const ProtobufCMessage *in,
                    void (*run)(struct request *r))
 {
-    struct request *r = calloc(1, sizeof *r);
+    /* Each request holds a fiber while it waits: beyond this the caller should try another master. */
+    struct request *r = fiber_count() < REQUESTS_MAX ? calloc(1, sizeof *r) : NULL;
     if (!r || !(r->in = message_dup(in))) {
         free(r);
-        rpc_fail(c, &(struct err){.code = ERR_UNAVAILABLE, .msg = "out of memory"});
+        rpc_fail(
+            c, &(struct err){.code = ERR_UNAVAILABLE, .msg = "this master has too many requests in flight"});
         return;
     }
     r->m = m;

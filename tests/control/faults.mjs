@@ -241,6 +241,17 @@ await test('a recovering cell refuses creates with the reason until its known no
   const x = await create();
   await s.sandboxes('Kill', q(x));
 });
+await test('after a loss of data the cell does not wait for a node that was lost before', async () => {
+  await n('n1 silent 1');
+  await until('n1 is lost', async () => (await s.nodes('List', {})).nodes.find((y) => y.node_id === 'n1').status === 'lost', 8000);
+  await c.r('FLUSHALL');
+  await until('recovering', async () => (await s.nodes('Status', {})).state === 'recovering' || (await c.r('HGET', '{c0}:meta', 'epoch')) !== null);
+  const at = Date.now();
+  await until('ready', async () => (await s.nodes('Status', {})).state === 'ready' && (await c.r('HGET', '{c0}:meta', 'state')) === 'ready', 8000);
+  assert(Date.now() - at < 5000, `${Date.now() - at} ms`);
+  await n('n1 silent 0');
+  await ready(2);
+});
 await test('mode idle: activity postpones, silence pauses, a lease keeps it awake', async () => {
   const x = await create({ metadata: [{ key: 'cube.idle', value: '1' }] });
   const id = x.spec.sandbox_id;
