@@ -9,6 +9,7 @@
 struct bench_options {
     bool json;
     bool cold;   /* line: also measure up-cold (half an hour) */
+    bool quick;  /* control: without pause-freed, which needs real VMs */
     long scale;  /* control: how many sandboxes in the list; 0 = default */
     long rounds; /* repetitions; 0 = default */
     const char *root, *build;

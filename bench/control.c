@@ -2,8 +2,9 @@
  * lifecycle and Redis. */
 #include "bench/bench.h"
 #include "bench/cluster.h"
-#include "bench/proc.h"
 #include "bench/decisions.h"
+#include "bench/freed.h"
+#include "bench/proc.h"
 #include "bench/web.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -35,6 +36,7 @@ enum metric {
     DEADLINES_CPU,
     DECISIONS,
     STORM_ERRORS,
+    PAUSE_FREED,
     METRICS
 };
 
@@ -462,7 +464,8 @@ int bench_control(const struct bench_options *o, struct err *e)
                                                  [DEADLINES] = {"deadlines", "count"},
                                                  [DEADLINES_CPU] = {"deadlines-cpu", "cores"},
                                                  [DECISIONS] = {"decisions", "per second"},
-                                                 [STORM_ERRORS] = {"storm-errors", "count"}};
+                                                 [STORM_ERRORS] = {"storm-errors", "count"},
+                                                 [PAUSE_FREED] = {"pause-freed", "%"}};
     memcpy(c.s, names, sizeof names);
     c.ids = calloc(c.scale + DUE + 1, sizeof *c.ids);
     c.loop = loop_new();
@@ -480,6 +483,9 @@ int bench_control(const struct bench_options *o, struct err *e)
         cluster_stop(&c.cluster);
     if (c.result < 0)
         return -1;
+    struct err why = {0};
+    if (!o->quick && bench_pause_freed(o, &c.s[PAUSE_FREED], c.loop, &why) < 0)
+        fprintf(stderr, "control: pause-freed is left out: %s\n", why.msg);
     report_print("control", c.s, METRICS, o->json);
     return 0;
 }

@@ -36,7 +36,7 @@ static bool available(const struct benchmark *b, const struct bench_options *o)
 
 static void list(const struct bench_options *o)
 {
-    printf("usage: cube-bench NAME [--json] [--rounds N] [--scale N] [--cold] [-- WORD...]\n\n");
+    printf("usage: cube-bench NAME [--json] [--rounds N] [--scale N] [--quick] [--cold] [-- WORD...]\n\n");
     for (size_t i = 0; i < COUNT; i++)
         if (available(&benchmarks[i], o))
             printf("  %-14s %s\n", benchmarks[i].name, benchmarks[i].help);
@@ -45,9 +45,13 @@ static void list(const struct bench_options *o)
 int main(int argc, char **argv)
 {
     struct bench_options o = {.root = getenv("CUBE_ROOT"), .build = getenv("CUBE_BUILD_DIR")};
-    static const struct option longs[] = {{"json", 0, NULL, 'j'},  {"cold", 0, NULL, 'c'},
-                                          {"scale", 1, NULL, 's'}, {"rounds", 1, NULL, 'r'},
-                                          {"help", 0, NULL, 'h'},  {0}};
+    static const struct option longs[] = {{"json", 0, NULL, 'j'},
+                                          {"cold", 0, NULL, 'c'},
+                                          {"quick", 0, NULL, 'q'},
+                                          {"scale", 1, NULL, 's'},
+                                          {"rounds", 1, NULL, 'r'},
+                                          {"help", 0, NULL, 'h'},
+                                          {0}};
     o.root = o.root ? o.root : ".";
     o.build = o.build ? o.build : "build";
     int c;
@@ -56,6 +60,8 @@ int main(int argc, char **argv)
             o.json = true;
         else if (c == 'c')
             o.cold = true;
+        else if (c == 'q')
+            o.quick = true;
         else if (c == 's')
             o.scale = strtol(optarg, NULL, 10);
         else if (c == 'r')
