@@ -72,7 +72,7 @@ static int enable_controllers(const char *dir)
     char path[300], leaf[300], procs[4096];
 
     snprintf(path, sizeof path, "%s/cgroup.subtree_control", dir);
-    if (file_write(path, "+cpu +memory +pids") == 0)
+    if (textfile_write(path, "+cpu +memory +pids") == 0)
         return 0;
     if (errno != EBUSY)
         return -1;
@@ -82,12 +82,12 @@ static int enable_controllers(const char *dir)
     strcat(leaf, "/cgroup.procs");
     char list[300];
     snprintf(list, sizeof list, "%s/cgroup.procs", dir);
-    if (file_read(list, procs, sizeof procs) < 0)
+    if (textfile_read(list, procs, sizeof procs) < 0)
         return -1;
     char *save = NULL;
     for (char *p = strtok_r(procs, "\n", &save); p; p = strtok_r(NULL, "\n", &save))
-        file_write(leaf, p);
-    return file_write(path, "+cpu +memory +pids");
+        textfile_write(leaf, p);
+    return textfile_write(path, "+cpu +memory +pids");
 }
 
 static bool setup_v2(const char *name)
@@ -97,7 +97,7 @@ static bool setup_v2(const char *name)
     if (!find_mount(NULL, mount) || !find_own("", own))
         return false;
     snprintf(path, sizeof path, "%.120s%.120s/cgroup.controllers", mount, own);
-    if (file_read(path, have, sizeof have) < 0 || !strstr(have, "memory") || !strstr(have, "cpu") ||
+    if (textfile_read(path, have, sizeof have) < 0 || !strstr(have, "memory") || !strstr(have, "cpu") ||
         !strstr(have, "pids"))
         return false;
     snprintf(path, sizeof path, "%.120s%.120s", mount, own);
@@ -142,7 +142,7 @@ static int set(int controller, const char *vm, const char *file, const char *val
     char path[400];
 
     snprintf(path, sizeof path, "%s/%s/%s", base[controller], vm, file);
-    return file_write(path, value) < 0 ? err_sys(e, ERR_INTERNAL, "write %s to %s", value, path) : 0;
+    return textfile_write(path, value) < 0 ? err_sys(e, ERR_INTERNAL, "write %s to %s", value, path) : 0;
 }
 
 int cgroup_limit(const char *vm, const struct limits *l, struct err *e)
@@ -200,7 +200,7 @@ bool cgroup_oom(const char *vm)
 
     snprintf(path, sizeof path, "%s/%s/%s", base[MEMORY], vm,
              unified ? "memory.events" : "memory.oom_control");
-    if (file_read(path, text, sizeof text) < 0)
+    if (textfile_read(path, text, sizeof text) < 0)
         return false;
     const char *p = strstr(text, "oom_kill ");
     return p && strtoull(p + 9, NULL, 10) > 0;

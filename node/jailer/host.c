@@ -1,5 +1,5 @@
-/* What the sandbox network needs of root: a BPF file system for cube-node's pins, and the name service's sockets on a port
- * below 1024. Both are made once and handed to programs without that right. */
+/* What the sandbox network needs of root: a BPF file system for cube-node's pins, and the name service's
+ * sockets on a port below 1024. Both are made once and handed to programs without that right. */
 #include "node/jailer/jailer.h"
 
 #include "lib/base/cleanup.h"

@@ -132,10 +132,10 @@ static int write_map(pid_t pid, const char *file, unsigned id, struct err *e)
 
     snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
     snprintf(text, sizeof text, "%u %u 1\n", id, id);
-    return file_write(path, text) < 0 ? err_sys(e, ERR_INTERNAL, "write %s", path) : 0;
+    return textfile_write(path, text) < 0 ? err_sys(e, ERR_INTERNAL, "write %s", path) : 0;
 }
 
-pid_t jail_start(const struct jail *j, int *pidfd, struct err *e)
+pid_t jail_start(const struct jail *j, int *pidfd, int *go, struct err *e)
 {
     _cleanup_close_ int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     _cleanup_close_ int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -165,13 +165,12 @@ pid_t jail_start(const struct jail *j, int *pidfd, struct err *e)
     }
     unsigned id = (unsigned)j->o->vm_uid_base + j->slot;
     if (cgroup_enter(j->name, pid, e) < 0 || write_map(pid, "gid_map", id, e) < 0 ||
-        write_map(pid, "uid_map", id, e) < 0 || write(ready_w, "g", 1) != 1) {
-        if (e && !e->code)
-            err_sys(e, ERR_INTERNAL, "start %s", j->name);
-        syscall(SYS_pidfd_send_signal, *pidfd, SIGKILL, NULL, 0);
+        write_map(pid, "uid_map", id, e) < 0) {
+        close(fd_steal(&ready_w));
         waitpid(pid, NULL, 0);
         close(*pidfd);
         return -1;
     }
+    *go = fd_steal(&ready_w);
     return pid;
 }

@@ -3,7 +3,7 @@
  * checks. */
 #pragma once
 
-#include "lib/base/err.h"
+#include "lib/base/textfile.h"
 
 #include <stdint.h>
 #include <sys/types.h>
@@ -19,7 +19,7 @@ struct options {
     char *vmm;     /* path of cube-vmm */
     char *cgroup;  /* name of our group below the one that we were started in */
     char *log_level;
-    char *dns_ip; /* the node's address on the service pair; bound before it exists */
+    char *dns_ip;     /* the node's address on the service pair; bound before it exists */
     int64_t node_uid; /* who may talk to us */
     int64_t node_gid;
     int64_t vm_uid_base; /* VM in slot n runs as this + n, user and group */
@@ -61,8 +61,9 @@ struct jail {
     unsigned memory_mib, vcpus;
     struct limits limits;
 };
-/** Starts cube-vmm in a new jail. Returns the pid and a pidfd. */
-pid_t jail_start(const struct jail *j, int *pidfd, struct err *e);
+/** Makes a process in a new jail, that waits. Returns the pid, a pidfd and a pipe: a byte lets it start
+ * cube-vmm, the end of the pipe (also when the jailer dies) lets it end. */
+pid_t jail_start(const struct jail *j, int *pidfd, int *go, struct err *e);
 
 /* vm.c: the VMs that we hold, in memory and on disk (<run_dir>/jailer/vm/<name>/{record,exit.json}). */
 struct vm {
@@ -75,6 +76,8 @@ struct vm {
     uint32_t log_bytes;
     int32_t status; /* wait status once ended; -1: not known (it ended while no jailer was there) */
     bool oom;
+    int kill_client; /* of serve.c: who waits for the answer to which kill; -1: nobody */
+    uint64_t kill_id;
     struct vm *next;
 };
 extern struct vm *vms;
@@ -108,10 +111,3 @@ int serve(const struct options *o, struct err *e);
 
 /* sweep.c: `--sweep` */
 int sweep(const struct options *o, struct err *e);
-
-/* Small file helpers (files.c). */
-int file_write(const char *path, const char *text); /* one write to an existing (control) file; 0 or -1 */
-ssize_t file_read(const char *path, char *buf, size_t room);         /* NUL-terminated; -1 when it cannot */
-int file_replace(const char *path, const char *text, struct err *e); /* whole or not at all */
-int dir_make(const char *path, mode_t mode, uid_t uid, gid_t gid, struct err *e);
-uint64_t process_start_time(pid_t pid); /* 0: no such process */

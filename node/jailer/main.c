@@ -28,7 +28,8 @@ static const struct config_key keys[] = {
     {"node_gid", CONFIG_INT, AT(node_gid), "59002", 0, 4000000000, "its group"},
     {"vm_uid_base", CONFIG_INT, AT(vm_uid_base), "59100", 1, 4000000000,
      "VM n runs as user and group vm_uid_base + n"},
-    {"dns_ip", CONFIG_STR, AT(dns_ip), "169.254.64.1", 0, 0, "where the sandboxes' name service listens, port 53"},
+    {"dns_ip", CONFIG_STR, AT(dns_ip), "169.254.64.1", 0, 0,
+     "where the sandboxes' name service listens, port 53"},
     {0}};
 
 static void usage(void)

@@ -4,6 +4,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
+#include "lib/base/seqpacket.h"
 
 #include "proto/jailer.pb-c.h"
 
@@ -15,9 +16,7 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
 typedef Cube__Jailer__V1__Request Request;
@@ -28,18 +27,10 @@ typedef Cube__Jailer__V1__Vm VmMessage;
 #define REQUEST_MAX 4096
 #define REPLY_MAX (1u << 20)
 #define VM_LOG_MAX (64u << 10) /* bytes of messages that one VMM may put into our log */
-#define KILLS_MAX 64           /* kills of one client that wait for their process */
-
-struct kill_waiting {
-    char name[NAME_MAX_LEN + 1];
-    uint64_t id;
-};
 
 struct client {
     int fd; /* -1: free */
     bool greeted;
-    unsigned nkills;
-    struct kill_waiting kills[KILLS_MAX];
 };
 
 struct server {
@@ -66,43 +57,18 @@ struct answer {
 static void send_reply(int sock, const Reply *r, const int *fds, unsigned nfds)
 {
     static uint8_t data[REPLY_MAX];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * 2)];
-    } anc;
-    struct iovec iov = {data, cube__jailer__v1__reply__get_packed_size(r)};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    size_t n = cube__jailer__v1__reply__get_packed_size(r);
 
-    if (iov.iov_len > sizeof data)
+    if (n > sizeof data)
         return;
     cube__jailer__v1__reply__pack(r, data);
-    if (nfds) {
-        memset(&anc, 0, sizeof anc);
-        m.msg_control = anc.bytes;
-        m.msg_controllen = CMSG_SPACE(sizeof(int) * nfds);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        *c = (struct cmsghdr){
-            .cmsg_len = CMSG_LEN(sizeof(int) * nfds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        memcpy(CMSG_DATA(c), fds, sizeof(int) * nfds);
-    }
-    if (sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    if (seqpacket_send(sock, data, n, fds, nfds) < 0)
         log_warn("answer to cube-node not delivered: %s", strerror(errno));
 }
 
 static struct limits limits_of(const Cube__Jailer__V1__Limits *l)
 {
     return l ? (struct limits){l->memory_bytes, l->file_bytes, l->cpu_milli, l->pids} : (struct limits){0};
-}
-
-static int connect_vmm(const char *path, struct err *e)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    _cleanup_close_ int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    strcpy(a.sun_path, path);
-    if (s < 0 || connect(s, (struct sockaddr *)&a, sizeof a) < 0)
-        return err_sys(e, ERR_INTERNAL, "connect to %s", path);
-    return fd_steal(&s);
 }
 
 static int on_spawn(struct server *s, const Cube__Jailer__V1__Spawn *q, struct answer *a, struct err *e)
@@ -117,7 +83,7 @@ static int on_spawn(struct server *s, const Cube__Jailer__V1__Spawn *q, struct a
         return -1;
     vm_socket_path(s->o, v->name, a->socket);
     a->fds[0] = fcntl(v->pidfd, F_DUPFD_CLOEXEC, 3);
-    a->fds[1] = connect_vmm(a->socket, e);
+    a->fds[1] = seqpacket_connect(a->socket, e);
     a->nfds = 2;
     if (a->fds[0] < 0 || a->fds[1] < 0)
         return -1;
@@ -131,7 +97,7 @@ static int on_spawn(struct server *s, const Cube__Jailer__V1__Spawn *q, struct a
     return 0;
 }
 
-static int on_kill(struct client *c, const Request *q, struct answer *a, struct err *e)
+static int on_kill(int client, const Request *q, struct answer *a, struct err *e)
 {
     struct vm *v = vm_find(q->kill->name);
 
@@ -139,12 +105,12 @@ static int on_kill(struct client *c, const Request *q, struct answer *a, struct 
         return err_set(e, ERR_NOT_FOUND, "no VM named %.40s", q->kill->name);
     if (v->pidfd < 0)
         return 0;
-    if (c->nkills == KILLS_MAX)
-        return err_set(e, ERR_CAPACITY, "too many kills at once");
+    if (v->kill_client >= 0)
+        return err_set(e, ERR_CONFLICT, "VM %s is being killed", v->name);
     if (syscall(SYS_pidfd_send_signal, v->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
         return err_sys(e, ERR_INTERNAL, "kill %s", v->name);
-    strcpy(c->kills[c->nkills].name, v->name);
-    c->kills[c->nkills++].id = q->id;
+    v->kill_client = client;
+    v->kill_id = q->id;
     a->later = true;
     return 0;
 }
@@ -161,51 +127,28 @@ static int on_forget(struct server *s, const char *name, struct err *e)
     return 0;
 }
 
-static int on_list(struct server *s, struct answer *a, struct err *e)
+static void on_list(struct server *s, struct answer *a)
 {
-    size_t n = 0, i = 0;
+    static VmMessage m[VMS_MAX], *p[VMS_MAX];
+    static char sockets[VMS_MAX][108];
+    size_t n = 0;
 
-    for (struct vm *v = vms; v; v = v->next)
-        n++;
-    VmMessage *m = calloc(n + 1, sizeof *m);
-    VmMessage **p = calloc(n + 1, sizeof *p);
-    char(*sockets)[108] = calloc(n + 1, sizeof *sockets);
+    for (struct vm *v = vms; v && n < VMS_MAX; v = v->next, n++) {
+        cube__jailer__v1__vm__init(&m[n]);
+        vm_socket_path(s->o, v->name, sockets[n]);
+        m[n].name = v->name;
+        m[n].pid = (uint32_t)v->pid;
+        m[n].start_time = v->start_time;
+        m[n].socket = sockets[n];
+        m[n].alive = v->pidfd >= 0;
+        m[n].status = v->status;
+        p[n] = &m[n];
+    }
     cube__jailer__v1__listed__init(&a->body.listed);
     a->body.listed.vms = p;
-    if (!m || !p || !sockets) {
-        free(m);
-        free(sockets);
-        free(p);
-        a->body.listed.vms = NULL;
-        return err_set(e, ERR_INTERNAL, "out of memory");
-    }
-    for (struct vm *v = vms; v; v = v->next, i++) {
-        cube__jailer__v1__vm__init(&m[i]);
-        vm_socket_path(s->o, v->name, sockets[i]);
-        m[i].name = v->name;
-        m[i].pid = (uint32_t)v->pid;
-        m[i].start_time = v->start_time;
-        m[i].socket = sockets[i];
-        m[i].alive = v->pidfd >= 0;
-        m[i].status = v->status;
-        p[i] = &m[i];
-    }
-    p[n] = &m[n]; /* where the arrays are found again to be freed */
-    m[n].socket = (char *)sockets;
     a->body.listed.n_vms = n;
     a->r.result_case = CUBE__JAILER__V1__REPLY__RESULT_LIST;
     a->r.list = &a->body.listed;
-    return 0;
-}
-
-static void list_free(struct answer *a)
-{
-    if (a->r.result_case != CUBE__JAILER__V1__REPLY__RESULT_LIST)
-        return;
-    VmMessage **p = a->body.listed.vms, *last = p[a->body.listed.n_vms];
-    free(last->socket);
-    free(last - a->body.listed.n_vms);
-    free(p);
 }
 
 static int on_make_tap(struct server *s, const char *name, struct answer *a, struct err *e)
@@ -254,9 +197,10 @@ static int dispatch(struct server *s, struct client *c, const Request *q, struct
     case CUBE__JAILER__V1__REQUEST__OP_SPAWN:
         return on_spawn(s, q->spawn, a, e);
     case CUBE__JAILER__V1__REQUEST__OP_KILL:
-        return on_kill(c, q, a, e);
+        return on_kill((int)(c - s->clients), q, a, e);
     case CUBE__JAILER__V1__REQUEST__OP_LIST:
-        return on_list(s, a, e);
+        on_list(s, a);
+        return 0;
     case CUBE__JAILER__V1__REQUEST__OP_MAKE_TAP:
         return on_make_tap(s, q->make_tap->name, a, e);
     case CUBE__JAILER__V1__REQUEST__OP_DROP_TAP:
@@ -277,8 +221,11 @@ static int dispatch(struct server *s, struct client *c, const Request *q, struct
     }
 }
 
-static void client_drop(struct client *c)
+static void client_drop(struct server *s, struct client *c)
 {
+    for (struct vm *v = vms; v; v = v->next)
+        if (v->kill_client == c - s->clients)
+            v->kill_client = -1;
     close(c->fd);
     *c = (struct client){.fd = -1};
 }
@@ -294,12 +241,12 @@ static void client_read(struct server *s, struct client *c)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0 || n > (ssize_t)sizeof data) {
-        client_drop(c);
+        client_drop(s, c);
         return;
     }
     Request *q = cube__jailer__v1__request__unpack(NULL, (size_t)n, data);
     if (!q) {
-        client_drop(c);
+        client_drop(s, c);
         return;
     }
     a.r.id = q->id;
@@ -314,7 +261,6 @@ static void client_read(struct server *s, struct client *c)
     for (unsigned i = 0; i < a.nfds; i++)
         if (a.fds[i] >= 0)
             close(a.fds[i]);
-    list_free(&a);
     cube__jailer__v1__request__free_unpacked(q, NULL);
 }
 
@@ -330,22 +276,15 @@ static void vm_end(struct server *s, struct vm *v, int32_t status)
     ended.oom = v->oom;
     event.result_case = CUBE__JAILER__V1__REPLY__RESULT_ENDED;
     event.ended = &ended;
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
-        struct client *c = &s->clients[i];
-        if (c->fd < 0 || !c->greeted)
-            continue;
-        for (unsigned k = 0; k < c->nkills;) {
-            if (strcmp(c->kills[k].name, v->name)) {
-                k++;
-                continue;
-            }
-            Reply r = CUBE__JAILER__V1__REPLY__INIT;
-            r.id = c->kills[k].id;
-            send_reply(c->fd, &r, NULL, 0);
-            c->kills[k] = c->kills[--c->nkills];
-        }
-        send_reply(c->fd, &event, NULL, 0);
+    if (v->kill_client >= 0) {
+        Reply killed = CUBE__JAILER__V1__REPLY__INIT;
+        killed.id = v->kill_id;
+        send_reply(s->clients[v->kill_client].fd, &killed, NULL, 0);
+        v->kill_client = -1;
     }
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (s->clients[i].fd >= 0 && s->clients[i].greeted)
+            send_reply(s->clients[i].fd, &event, NULL, 0);
 }
 
 /* Everything that was left to us, too: the jailer is process 1 of a node's container. */
@@ -406,21 +345,6 @@ static void client_accept(struct server *s)
             return;
         }
     log_warn("more than %d connections", CLIENTS_MAX);
-}
-
-static int listen_on(const struct options *o, struct err *e)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    _cleanup_close_ int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    if (strlen(o->socket) >= sizeof a.sun_path)
-        return err_set(e, ERR_INVALID, "socket path %s is too long", o->socket);
-    strcpy(a.sun_path, o->socket);
-    unlink(a.sun_path);
-    if (s < 0 || bind(s, (struct sockaddr *)&a, sizeof a) < 0 || chmod(a.sun_path, 0600) < 0 ||
-        chown(a.sun_path, (uid_t)o->node_uid, (gid_t)o->node_gid) < 0 || listen(s, 16) < 0)
-        return err_sys(e, ERR_INTERNAL, "listen on %s", o->socket);
-    return fd_steal(&s);
 }
 
 enum { P_LISTENER, P_SIGNALS, P_CLIENTS, P_VMS = P_CLIENTS + CLIENTS_MAX };
@@ -484,7 +408,7 @@ int serve(const struct options *o, struct err *e)
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     s.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    s.listener = listen_on(o, e);
+    s.listener = seqpacket_listen(o->socket, (uid_t)o->node_uid, (gid_t)o->node_gid, e);
     if (s.signals < 0 || s.listener < 0)
         return -1;
     log_info("ready on %s", o->socket);

@@ -21,7 +21,7 @@ static void quiet(const char *name)
     char path[100];
 
     snprintf(path, sizeof path, "/proc/sys/net/ipv6/conf/%s/disable_ipv6", name);
-    file_write(path, "1"); /* no such file when the host has no IPv6 */
+    textfile_write(path, "1"); /* no such file when the host has no IPv6 */
 }
 
 static int link_up(const char *name, uint32_t *ifindex, struct err *e)

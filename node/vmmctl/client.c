@@ -3,6 +3,7 @@
 #include "node/vmmctl/client.h"
 
 #include "lib/base/cleanup.h"
+#include "lib/base/seqpacket.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,33 +15,17 @@
 #include <sys/wait.h>
 
 #define MESSAGE_MAX 16384
-#define FDS_MAX 16
 
 static int message_send(int sock, const Cube__Vmm__V1__Request *q, const int *fds, unsigned nfds,
                         struct err *e)
 {
     uint8_t data[MESSAGE_MAX];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * FDS_MAX)];
-    } anc;
-    struct iovec iov = {data, cube__vmm__v1__request__get_packed_size(q)};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    size_t n = cube__vmm__v1__request__get_packed_size(q);
 
-    if (iov.iov_len > sizeof data || nfds > FDS_MAX)
+    if (n > sizeof data)
         return err_set(e, ERR_TOO_LARGE, "request to the VMM: too large");
     cube__vmm__v1__request__pack(q, data);
-    if (nfds) {
-        m.msg_control = anc.bytes;
-        m.msg_controllen = CMSG_SPACE(sizeof(int) * nfds);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        *c = (struct cmsghdr){
-            .cmsg_len = CMSG_LEN(sizeof(int) * nfds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        memcpy(CMSG_DATA(c), fds, sizeof(int) * nfds);
-    }
-    if (sendmsg(sock, &m, MSG_NOSIGNAL) < 0)
-        return err_sys(e, ERR_UNAVAILABLE, "send to the VMM");
-    return 0;
+    return seqpacket_send(sock, data, n, fds, nfds) < 0 ? err_sys(e, ERR_UNAVAILABLE, "send to the VMM") : 0;
 }
 
 static Cube__Vmm__V1__Reply *message_receive(int sock, struct err *e)

@@ -1,5 +1,5 @@
-/* Small files: control files of the kernel and our own records. */
-#include "node/jailer/jailer.h"
+/* See textfile.h. */
+#include "lib/base/textfile.h"
 
 #include "lib/base/cleanup.h"
 
@@ -9,16 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool name_ok(const char *s, size_t max)
-{
-    size_t n = strlen(s);
-
-    if (n == 0 || n > max || s[0] == '-')
-        return false;
-    return strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
-}
-
-int file_write(const char *path, const char *text)
+int textfile_write(const char *path, const char *text)
 {
     _cleanup_close_ int fd = open(path, O_WRONLY | O_CLOEXEC);
     ssize_t n = (ssize_t)strlen(text);
@@ -26,7 +17,7 @@ int file_write(const char *path, const char *text)
     return fd >= 0 && write(fd, text, (size_t)n) == n ? 0 : -1;
 }
 
-ssize_t file_read(const char *path, char *buf, size_t room)
+ssize_t textfile_read(const char *path, char *buf, size_t room)
 {
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, buf, room - 1);
@@ -36,7 +27,7 @@ ssize_t file_read(const char *path, char *buf, size_t room)
     return n;
 }
 
-int file_replace(const char *path, const char *text, struct err *e)
+int textfile_replace(const char *path, const char *text, struct err *e)
 {
     char temp[300];
 
@@ -56,13 +47,13 @@ int dir_make(const char *path, mode_t mode, uid_t uid, gid_t gid, struct err *e)
     return 0;
 }
 
-uint64_t process_start_time(pid_t pid)
+uint64_t proc_start_time(pid_t pid)
 {
     char path[40], text[1024];
     unsigned long long t = 0;
 
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    if (file_read(path, text, sizeof text) <= 0)
+    if (textfile_read(path, text, sizeof text) <= 0)
         return 0;
     const char *p = strrchr(text, ')'); /* the name before it may hold anything */
     if (!p)
