@@ -115,7 +115,7 @@ export class Control {
   async api() {
     this.url = `http://127.0.0.1:${this.ports.api}`
     this.adminUrl = `http://127.0.0.1:${this.ports.apiAdmin}`
-    this.run('api', join(build, 'api/cube-api'), ['--config', this.yaml('api', {
+    this.run('api', process.env.CUBE_API_PROGRAM ?? join(build, 'api/cube-api'), ['--config', this.yaml('api', {
       listen: `127.0.0.1:${this.ports.api}`, admin_listen: `127.0.0.1:${this.ports.apiAdmin}`,
       master: this.masters.map((m) => `127.0.0.1:${m.port}`).join(','), ...this.options.api })])
     await until(() => listening(this.ports.api), 30000, 'cube-api')
