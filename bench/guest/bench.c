@@ -246,7 +246,7 @@ static void files(int fd)
 static void outputs(int fd)
 {
     char size[64], msg[512];
-    snprintf(size, sizeof(size), "head -c %d /dev/zero", STDOUT_SIZE);
+    snprintf(size, sizeof(size), "dd if=/dev/zero bs=131072 count=%d 2>/dev/null", STDOUT_SIZE / 131072);
     const char *const argv[] = {"/bin/sh", "-c", size, NULL};
     size_t n = start_body(msg, sizeof(msg), argv);
     uint64_t got;

@@ -312,7 +312,7 @@ static void advance(struct conn *c)
             break;
     }
     c->advancing = false;
-    if (c->ev.fd < 0)
+    if (c->ev.fd < 0 || c->detached) /* detached: a worker owns `in` by now */
         return;
     if (c->in_off && c->in_off == c->in.len) {
         buf_reset(&c->in);

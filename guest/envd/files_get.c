@@ -29,6 +29,7 @@
 #define TURN ((size_t)32 << 20) /* bytes before the worker serves somebody else */
 #define STALL_MS (600 * 1000)
 #define UNSIZED_MAX ((size_t)4 << 20) /* files that say 0 bytes but have content (/proc) */
+#define COPY (256 * 1024)
 #define GZIP_CHUNK (32 * 1024)
 
 enum progress { GOING, WAITING, FINISHED, BROKEN, REFUSED };
@@ -284,6 +285,24 @@ static enum progress gzip_more(struct download *d)
     return d->out.failed ? BROKEN : GOING;
 }
 
+/* vsock has no sendpage: the kernel would send the file page by page, a packet of 4 KiB each. Large reads
+ * fill its packets. */
+static enum progress copy_more(struct download *d)
+{
+    size_t want = d->left < COPY ? d->left : COPY;
+    buf_reset(&d->out);
+    d->out_off = 0;
+    if (!buf_reserve(&d->out, want))
+        return BROKEN;
+    ssize_t n = pread(d->fd, d->out.data, want, d->at);
+    if (n <= 0)
+        return BROKEN;
+    d->out.len = (size_t)n;
+    d->at += n;
+    d->left -= (uint64_t)n;
+    return GOING;
+}
+
 static enum progress send_some(struct download *d, size_t *turn)
 {
     ssize_t n;
@@ -293,6 +312,8 @@ static enum progress send_some(struct download *d, size_t *turn)
                  MSG_DONTWAIT | MSG_NOSIGNAL | (d->left ? MSG_MORE : 0));
         if (n > 0)
             d->out_off += (size_t)n;
+    } else if (d->left && !d->c->local) {
+        return copy_more(d);
     } else if (d->left) {
         n = sendfile(sock, d->fd, &d->at, d->left > (1u << 20) ? 1u << 20 : d->left);
         if (n == 0)

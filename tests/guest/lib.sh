@@ -4,8 +4,8 @@ guest_work=$(mktemp -d /tmp/cube-guest-XXXXXX)
 guest_pids=()
 guest_finish() {
     local p
-    for p in "${guest_pids[@]}"; do kill "$p" 2>/dev/null; done
-    for p in "${guest_pids[@]}"; do wait "$p" 2>/dev/null; done
+    for p in "${guest_pids[@]}"; do kill "$p" 2>/dev/null || true; done
+    for p in "${guest_pids[@]}"; do wait "$p" 2>/dev/null || true; done
     rm -rf "$guest_work"
 }
 trap guest_finish EXIT

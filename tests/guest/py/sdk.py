@@ -209,4 +209,6 @@ def main():
     asyncio.run(run_async())
 
 
-sys.exit(main())
+main()
+sys.stdout.flush()
+os._exit(0)  # the SDK's runtime may abort while the interpreter takes it down
