@@ -16,6 +16,7 @@
 #include "node/daemon/vm_base.h"
 #include "node/store/content.h"
 #include "node/template/image.h"
+#include "node/template/image_cache.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -209,9 +210,14 @@ static int take_ready(struct start *s)
 static int make_guest(struct start *s, struct err *e)
 {
     struct sandbox *sb = s->sb;
-    if (fiber_offload(open_image, s) < 0) {
-        *e = s->error;
-        return -1;
+    const char *template_id = s->snapshot_id ? NULL : sb->spec->template_id;
+    if (!template_id || image_cache_get(s->node, template_id, &s->image) < 0) {
+        if (fiber_offload(open_image, s) < 0) {
+            *e = s->error;
+            return -1;
+        }
+        if (template_id)
+            image_cache_put(s->node, template_id, &s->image);
     }
     if (fit_limits(s, e) < 0 || given_up(s, e) < 0)
         return -1;

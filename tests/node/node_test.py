@@ -99,7 +99,7 @@ def pauses_keep_everything(s):
     """20 rounds of pause and resume: files grow, a process counts, nothing is lost; chains are merged on the way."""
     i = new_id()
     s.ok("start", i, 1)
-    s.sh(i, 1, "mkdir -p /root/t; nohup sh -c 'n=0; while :; do n=$((n+1)); echo $n > /dev/shm/n; sleep 0.05; done' >/dev/null 2>&1 &")
+    s.sh(i, 1, "mkdir -p /root/t; nohup sh -c 'n=0; while :; do n=$((n+1)); echo $n > /dev/shm/new; mv /dev/shm/new /dev/shm/n; sleep 0.05; done' >/dev/null 2>&1 &")
     before = 0
     for gen in range(1, 21):
         s.sh(i, gen, f"head -c 200000 /dev/urandom > /root/t/{gen}; sha256sum /root/t/{gen} >> /root/sums; echo {gen} >> /root/db; sync /root/db")
@@ -270,9 +270,13 @@ def a_stop_leaves_sandboxes(s):
 
 def the_deadline_is_kept_without_a_master(s):
     killed, paused = new_id(), new_id()
+    kills, pauses = s.metric("cube_node_kills_total"), s.metric('cube_node_pauses_total{ok="true"}')
     s.ok("--remaining", 1000, "start", killed, 1)
     s.ok("--remaining", 1000, "--auto-pause", "start", paused, 1)
-    wait_for("the timeout actions", lambda: s.state(killed) == "KILLED" and s.state(paused) == "PAUSED", 30)
+    # Asked by the metrics: a command would be a sign of a master.
+    wait_for("the timeout actions", lambda: s.metric("cube_node_kills_total") > kills and
+             s.metric('cube_node_pauses_total{ok="true"}') > pauses, 60)
+    assert (s.state(killed), s.state(paused)) == ("KILLED", "PAUSED")
     extended = new_id()
     s.ok("--remaining", 2000, "start", extended, 1)
     s.ok("--remaining", 600000, "update", extended, 1)
