@@ -1,5 +1,5 @@
 # Shared by the guest tests: start an envd alone, or a VM with our tools disk. Source it; everything started ends with the script.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2016,SC2034,SC2120
 guest_work=$(mktemp -d /tmp/cube-guest-XXXXXX)
 guest_pids=()
 guest_finish() {
@@ -12,8 +12,7 @@ trap guest_finish EXIT
 
 # wait_for FILE: until it is not empty (10 s).
 guest_wait() {
-    local i
-    for i in $(seq 500); do
+    for _ in $(seq 500); do
         [ -s "$1" ] && return 0
         sleep 0.02
     done
