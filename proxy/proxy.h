@@ -65,6 +65,8 @@ struct worker {
     struct sandbox *api;      /* pseudo sandbox: the control API behind the same port */
     struct http_head request; /* of the exchange `parsed` */
     struct exchange *parsed;
+    struct exchange *unused; /* ended ones, to be used again */
+    int unused_count;
     struct http_head response;
     char scratch[SCRATCH]; /* what a read brings */
     char scratch2[SCRATCH /
