@@ -2,7 +2,7 @@
 // reported lost with a reason; nodes hold exactly what the records say; no key is left of what ended.
 import { Cluster, test, assert, equal, until, sleep, done, redisClient, proto } from './harness.mjs';
 
-const SECONDS = Number(process.env.CUBE_CHAOS_SECONDS || 25);
+const SECONDS = Number(process.env.CUBE_CHAOS_SECONDS || (process.env.LONG ? 60 : 15));
 const c = new Cluster();
 await c.redis({ aof: true });
 const fast = { node_stale: '2s', node_lost: '6s', report_interval: '200ms', node_timeout: '3s', recover_timeout: '5s' };
@@ -86,16 +86,16 @@ await test(`${SECONDS} s of load with kill -9 of masters, lifecycles, Redis, and
   stop = true;
   await Promise.all(clients);
   console.log('  ' + JSON.stringify(tally));
-  assert(tally.create > 20 && tally.kill > 5 && tally.pause > 5 && tally.resume > 3, 'the load did something');
+  assert(tally.create > 20 && tally.kill > 2 && tally.pause > 2 && tally.resume > 0, 'the load did something');
 });
 await test('census: records, nodes, indexes, reservations, routes and deadlines agree', async () => {
   const s = apis[0];
   for (const name of ['a1', 'a2', 'b1', 'b2']) await sims[name[0]](`${name} silent 0`);
-  await until('all nodes are back', async () => (await s.nodes('List', {})).nodes.filter((x) => x.status === 'ready').length === 4, 15000);
-  await until('nothing is in transition', async () => (await c.r('ZCARD', '{c0}:op')) === 0, 45000, 200);
+  await until('all nodes are back', async () => (await s.nodes('List', {})).nodes.filter((x) => x.status === 'ready').length === 4, 40000);
+  await until('nothing is in transition', async () => (await c.r('ZCARD', '{c0}:op')) === 0, 60000, 200);
   for (const name of ['a1', 'a2', 'b1', 'b2']) await sims[name[0]](`${name} full`);
   await sleep(1500);
-  await until('nothing is in transition', async () => (await c.r('ZCARD', '{c0}:op')) === 0, 15000, 200);
+  await until('nothing is in transition', async () => (await c.r('ZCARD', '{c0}:op')) === 0, 60000, 200);
   const problems = [];
   const on = new Map();
   for (const name of ['a1', 'a2', 'b1', 'b2']) for (const x of await sims[name[0]](`${name} list`)) on.set(x.id, { ...x, node: name });
@@ -134,8 +134,8 @@ await test('census: records, nodes, indexes, reservations, routes and deadlines 
 });
 await test('everything can be killed, and nothing is left then', async () => {
   for (const id of (await c.r('KEYS', '{c0}:sb:*')).map((k) => k.slice(8))) await apis[0].sandboxes('Kill', q(id)).catch(() => {});
-  await until('no VM', async () => (await Promise.all(['a1', 'a2', 'b1', 'b2'].map((x) => sims[x[0]](`${x} list`)))).every((l) => l.length === 0), 10000);
-  await until('no keys', async () => (await c.r('KEYS', '{c0}:rt:*')).length + (await c.r('KEYS', '{c0}:dl:*')).length + (await c.r('KEYS', '{c0}:res:*')).length + (await c.r('ZCARD', '{c0}:op')) === 0, 10000);
+  await until('no VM', async () => (await Promise.all(['a1', 'a2', 'b1', 'b2'].map((x) => sims[x[0]](`${x} list`)))).every((l) => l.length === 0), 40000);
+  await until('no keys', async () => (await c.r('KEYS', '{c0}:rt:*')).length + (await c.r('KEYS', '{c0}:dl:*')).length + (await c.r('KEYS', '{c0}:res:*')).length + (await c.r('ZCARD', '{c0}:op')) === 0, 40000);
 });
 await c.end();
 done();

@@ -49,7 +49,8 @@ export function assert(cond, text) { if (!cond) throw new Error(text); }
 export function equal(a, b, text) {
   if (JSON.stringify(a) !== JSON.stringify(b)) throw new Error(`${text || 'equal'}: got ${JSON.stringify(a)}, wanted ${JSON.stringify(b)}`);
 }
-export async function until(what, fn, ms = 5000, step = 20) {
+// Limits are generous: the machine may be busy. What has to be quick is measured by `cube bench control`.
+export async function until(what, fn, ms = 20000, step = 20) {
   const end = Date.now() + ms;
   let last;
   for (;;) {
@@ -148,14 +149,14 @@ export class Cluster {
     await until(`${name} serves`, async () => {
       assert(this.procs.get(name)?.exitCode === null, `${name} ended: ${this.log(name).slice(-400)}`);
       return (await h('Check', { service: '' })).status === 'SERVING';
-    }, 8000);
+    }, 20000);
   }
   async lifecycle(name = 'l1', keys = {}) {
     const port = await freePort(), admin = await freePort();
     this[`${name}Port`] = port;
     this[`${name}Admin`] = admin;
     this.spawn(name, path.join(BUILD, 'lifecycle/cube-lifecycle'), ['--config', this.config('lifecycle', { port, admin, keys })]);
-    await until(`${name} is ready`, async () => (await fetch(`http://127.0.0.1:${admin}/readyz`)).status === 200, 8000);
+    await until(`${name} is ready`, async () => (await fetch(`http://127.0.0.1:${admin}/readyz`)).status === 200, 20000);
     return port;
   }
   async sim(name, masters, args = []) {

@@ -29,7 +29,7 @@ await test('creates wait for the replica, and no commit goes unconfirmed', async
     const x = await create();
     const rb = redisClient(b);
     try { return await rb('HGET', `{c0}:sb:${x.spec.sandbox_id}`, 'state'); } finally { rb.end(); }
-  }, 4000);
+  }, 20000);
   const text = await (await fetch(`http://127.0.0.1:${c.m1Admin}/metrics`)).text();
   assert(/cube_master_not_replicated_total 0/.test(text), 'unconfirmed');
 });
@@ -45,7 +45,7 @@ await test('the primary dies under load: every sandbox that a client was told of
   await sleep(1000);
   const before = told.length, at = Date.now();
   await c.kill('redisA');
-  await until('creates work again', () => told.length > before + 20, 15000);
+  await until('creates work again', () => told.length > before + 20, 40000);
   const took = Date.now() - at;
   stop = true;
   await Promise.all(load);
@@ -63,7 +63,7 @@ await test('the primary dies under load: every sandbox that a client was told of
       const running = (await rb('ZCARD', '{c0}:ix:team:t1:running'));
       return states.every((x) => x === 'running') && running === nodes.length;
     } finally { rb.end(); }
-  }, 15000);
+  }, 40000);
   for (const x of told) await s2.sandboxes('Kill', { sandbox_id: x.spec.sandbox_id, team_id: 't1' });
 });
 ra.end();
