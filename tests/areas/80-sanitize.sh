@@ -46,5 +46,6 @@ for line in open(sys.argv[1]):
 PY
 }
 
-run asan address,undefined . false
-run tsan thread '^lib-(base|wire|loop|config|rpc)' true
+# Not here: tests that mostly wait in real time.
+run asan address,undefined '^(?!lib-rpc-idle$|lib-redis-sentinel$)' false
+run tsan thread '^lib-(base|wire|loop|config|rpc|rpc-tls)$' true
