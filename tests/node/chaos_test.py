@@ -99,6 +99,9 @@ def killed_at_any_moment(s):
             os.unlink(s.dir / "run/jailer.sock")
             s.start_jailer()
         s.start_node()
+    before = [h.done for h in hands]
+    # Undisturbed, every hand gets something done, however busy the machine is.
+    wait_for("every hand to succeed once more", lambda: all(h.wrong or h.done > seen for h, seen in zip(hands, before)), 180)
     for h in hands:
         h.stop = True
     for h in hands:
@@ -106,7 +109,6 @@ def killed_at_any_moment(s):
     wrong = [w for h in hands for w in h.wrong]
     print(f"{kills} kills, {sum(h.done for h in hands)} operations done")
     assert not wrong, wrong
-    assert sum(h.done for h in hands) > 0, "nothing was ever done"
 
 
 def nothing_is_left(s):
