@@ -80,6 +80,23 @@ static void field_read(struct record *r, size_t row, const char *v, size_t n)
     }
 }
 
+_Static_assert(sizeof fields / sizeof *fields == RECORD_FIELDS, "RECORD_FIELDS counts the table");
+
+const char *record_field(size_t i)
+{
+    return fields[i].name;
+}
+
+static int record_check(struct record *out, struct err *e)
+{
+    if (!out->state || !out->gen || !out->spec || !out->spec->limits) {
+        record_free(out);
+        return err_set(e, ERR_INTERNAL, "reading the record of a sandbox: it is malformed");
+    }
+    snprintf(out->id, sizeof out->id, "%s", out->spec->sandbox_id);
+    return 0;
+}
+
 int record_parse(const redisReply *hash, struct record *out, struct err *e)
 {
     *out = (struct record){0};
@@ -89,18 +106,24 @@ int record_parse(const redisReply *hash, struct record *out, struct err *e)
         const redisReply *k = hash->element[i], *v = hash->element[i + 1];
         if (k->type != REDIS_REPLY_STRING || v->type != REDIS_REPLY_STRING)
             continue;
-        for (size_t row = 0; row < sizeof fields / sizeof *fields; row++)
+        for (size_t row = 0; row < RECORD_FIELDS; row++)
             if (strcmp(k->str, fields[row].name) == 0) {
                 field_read(out, row, v->str, v->len);
                 break;
             }
     }
-    if (!out->state || !out->gen || !out->spec || !out->spec->limits) {
-        record_free(out);
-        return err_set(e, ERR_INTERNAL, "reading the record of a sandbox: it is malformed");
-    }
-    snprintf(out->id, sizeof out->id, "%s", out->spec->sandbox_id);
-    return 0;
+    return record_check(out, e);
+}
+
+int record_parse_values(const redisReply *values, struct record *out, struct err *e)
+{
+    *out = (struct record){0};
+    if (values->type != REDIS_REPLY_ARRAY || values->elements != RECORD_FIELDS)
+        return err_set(e, ERR_NOT_FOUND, "sandbox not found");
+    for (size_t row = 0; row < RECORD_FIELDS; row++)
+        if (values->element[row]->type == REDIS_REPLY_STRING)
+            field_read(out, row, values->element[row]->str, values->element[row]->len);
+    return record_check(out, e);
 }
 
 void record_parse_activity(struct record *r, const char *line, size_t n)

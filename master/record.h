@@ -37,6 +37,11 @@ struct record {
  * with record_free. */
 int record_parse(const redisReply *hash, struct record *out, struct err *e);
 
+/** Names of the fields that C reads, and a record from their values in that order (absent ones are nil). */
+#define RECORD_FIELDS 20
+const char *record_field(size_t i);
+int record_parse_values(const redisReply *values, struct record *out, struct err *e);
+
 /** Adds the activity line of `{c}:act:<node>`; nothing when it is empty or malformed. */
 void record_parse_activity(struct record *r, const char *line, size_t n);
 

@@ -150,7 +150,7 @@ static int page_parse(const redisReply *r, void *out, struct err *e)
         abort();
     struct err skip;
     for (size_t i = 2; i < r->elements; i++)
-        if (record_parse(r->element[i], &p->recs[p->n], &skip) == 0)
+        if (record_parse_values(r->element[i], &p->recs[p->n], &skip) == 0)
             p->n++;
     return 0;
 }
@@ -171,6 +171,9 @@ static int list_args(struct request *r, const Cube__Master__V1__ListRequest *q, 
     db_arg(a, after);
     db_arg_int(a, q->started_after_ms > 0 ? q->started_after_ms : 0);
     db_arg_int(a, q->limit == 0 || q->limit > LIST_MAX ? LIST_MAX : q->limit);
+    db_arg_int(a, RECORD_FIELDS);
+    for (size_t i = 0; i < RECORD_FIELDS; i++)
+        db_arg(a, record_field(i));
     for (size_t i = 0; i < q->n_metadata; i++) {
         commit_tag_metadata(tag, sizeof tag, q->team_id, q->metadata[i]->key, q->metadata[i]->value);
         db_arg(a, tag);

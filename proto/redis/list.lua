@@ -1,13 +1,15 @@
 -- include: common
 -- One page of a team's sandboxes in the order (start time descending, ID ascending) or its exact reverse.
--- ARGV: prefix, want_running, want_paused, ascending, after (index member or ""), started_after_ms (0 = any), limit, then index tags; all must match.
--- Answer: next (member to go on after, or ""), running in total, then one flat record each.
+-- ARGV: prefix, want_running, want_paused, ascending, after (index member or ""), started_after_ms (0 = any), limit, number of fields, their
+-- names, then index tags; all must match.
+-- Answer: next (member to go on after, or ""), running in total, then one array of the fields' values each.
 local want = {}
 if ARGV[2] == '1' then want[#want + 1] = 'running' end
 if ARGV[3] == '1' then want[#want + 1] = 'paused' end
 local ascending, after, since, limit = ARGV[4] == '1', ARGV[5], num(ARGV[6]), num(ARGV[7])
-local tags = {}
-for i = 8, #ARGV do tags[#tags + 1] = ARGV[i] end
+local fields, tags = {}, {}
+for i = 9, 8 + num(ARGV[8]) do fields[#fields + 1] = ARGV[i] end
+for i = 9 + #fields, #ARGV do tags[#tags + 1] = ARGV[i] end
 
 local function smallest(view)
   local best, size
@@ -68,8 +70,7 @@ while true do
   if #out - 2 >= limit then more = true break end
   last = best.at
   best.next = best.next + 1
-  local rec = redis.call('HGETALL', key('sb', string.sub(last, 14)))
-  if #rec > 0 then out[#out + 1] = rec end
+  out[#out + 1] = redis.call('HMGET', key('sb', string.sub(last, 14)), unpack(fields))
 end
 if more then out[1] = last end
 if ARGV[2] == '1' then
