@@ -346,16 +346,25 @@ void exchange_start(struct exchange *x)
         exchange_fail(x, ANSWER_NOT_FOUND, NULL);
         return;
     }
-    if (sandbox_route(x->sandbox) && x->sandbox->parked == NULL)
+    if (sandbox_route(x->sandbox) && x->sandbox->parked == NULL) {
         exchange_routed(x);
-    else
-        sandbox_park(x->sandbox, x, WAIT_LOOKUP);
+        return;
+    }
+    x->late = x->sandbox->waiting != WAIT_NONE;
+    sandbox_park(x->sandbox, x, WAIT_LOOKUP);
 }
 
 void exchange_routed(struct exchange *x)
 {
     struct sandbox *s = x->sandbox;
     const struct route *r = &s->route;
+    if (x->late && r->state != ROUTE_RUNNING) {
+        /* The answer may be older than this request: a sandbox that was started in between would be denied.
+         */
+        x->late = false;
+        sandbox_park(s, x, WAIT_LOOKUP);
+        return;
+    }
     if (r->state == ROUTE_NONE || r->state == ROUTE_RESUMING) {
         exchange_fail(x, r->state == ROUTE_NONE ? ANSWER_NOT_FOUND : ANSWER_TRANSITION, NULL);
         return;

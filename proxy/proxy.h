@@ -208,6 +208,7 @@ struct exchange {
     bool front_decodes; /* the front hands over payload: an h1 back frames it as chunks */
     bool may_upgrade;   /* the request asked for an upgrade, and it was passed on */
     bool woke;
+    bool late;                  /* joined a question that was asked before it came */
     bool authorised;            /* tokens were checked for this route */
     enum body_kind answer_body; /* how the answer's body ends */
     int64_t answer_length;

@@ -161,7 +161,7 @@ static void json_bodies(void **state)
             "{\"message\":\"Not found\",\"path\":\"/init\",\"code\":404}");
     body_is((struct answer){.kind = ANSWER_TOKEN_MISSING, .sandbox = ID}, 403,
             "{\"sandboxId\":\"" ID "\",\"message\":\"Sandbox is secured with traffic access token. Token "
-                                   "header 'e2b-traffic-access-token' is missing\",\"code\":403}");
+            "header 'e2b-traffic-access-token' is missing\",\"code\":403}");
     body_is((struct answer){.kind = ANSWER_TOO_MANY_CONNECTIONS, .sandbox = ID, .limit = 7}, 429,
             "{\"sandboxId\":\"" ID
             "\",\"message\":\"Too many connections to the sandbox\",\"connectionLimit\":7,\"code\":429}");
