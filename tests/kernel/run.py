@@ -111,9 +111,21 @@ def tests(options):
                 guest.kill()
 
 
+def spread(seconds):
+    return "p50 %.2f s, max %.2f s" % (sorted(seconds)[len(seconds) // 2], max(seconds))
+
+
 def soak(options):
     chance = random.Random(options.seed)
     answers, late, cycles = [], [], 0
+    shell = {"before": [], "after": []}  # the same command, many processes long, on both sides of the restore
+
+    def status(when):
+        start = time.monotonic()
+        rounds, errors = guest.check("bash /tools/bin/load.sh --status", 120).split()
+        shell[when].append(time.monotonic() - start)
+        return rounds, errors
+
     stream = "".join("%d\n" % n for n in range(1, 300001))
     with tempfile.TemporaryDirectory(prefix="cube-soak-") as dir:
         guest = booted(options, os.path.join(dir, "vm0"), options.vcpus[0])
@@ -124,6 +136,7 @@ def soak(options):
                 time.sleep(chance.uniform(0.2, 6))
                 if guest.check("seq 1 300000", 120) != stream:
                     raise vm.VmError("the stream over vsock is damaged")
+                status("before")
                 snap = os.path.join(dir, "snap")
                 vm.remove(snap)
                 guest.snapshot(snap)
@@ -135,15 +148,16 @@ def soak(options):
                 guest.restore(snap, [(options.root, False), (options.tools, True)])
                 guest.check("@ping", 120)
                 took = time.monotonic() - start
-                rounds, errors = guest.check("bash /tools/bin/load.sh --status", 120).split()
+                rounds, errors = status("after")
                 answers.append(took)
                 if took > LATE:
                     late.append("cycle %d: %.2f s" % (cycles, took))
                 if errors != "0":
                     raise vm.VmError("errors in the guest: " + guest.check("cat /run/errors"))
                 vm.remove(old)
-            report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore p50 %.3f s, max %.3f s; late: %s"
-                   % (cycles, rounds, sorted(answers)[len(answers) // 2], max(answers), "; ".join(late) or "none"), options.soak)
+            report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore %s, late: %s; a shell script before "
+                   "the snapshot %s, after the restore %s" % (cycles, rounds, spread(answers), "; ".join(late) or "none",
+                                                              spread(shell["before"]), spread(shell["after"])), options.soak)
         except (vm.VmError, OSError) as e:
             report("soak", -1, "cycle %d: %s" % (cycles, e), 0)
             print(guest.console()[-3000:])
