@@ -86,6 +86,7 @@ def main():
     print("svm: all done", flush=True)
 
 
+print(flush=True)  # the firmware leaves its escape sequences on the line
 try:
     main()
 except Exception as e:  # the outer machine must always come to its end

@@ -11,7 +11,7 @@ umask 022
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${CUBE_BUILD_DIR:-$root/build}
 cache=${CUBE_CACHE:-/var/cache/cube}/svm
-limit=${CUBE_SVM_LIMIT:-170}
+limit=${CUBE_SVM_LIMIT:-600} # a guard against a hang; 30 s on a quiet machine
 
 say() { echo "svm: $*" >&2; }
 skip() { echo "SKIP svm: $*"; exit 0; }
