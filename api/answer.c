@@ -87,7 +87,7 @@ static void answer(struct call *c, int status, const char *type, const char *tex
     api_metrics_request(c->route ? c->match.id : ROUTE_COUNT, status, clock_mono_us() - c->start_us);
     h2o_req_t *req = c->req;
     if (c->conn)
-        h2o_socket_read_stop(c->conn->sock);
+        conn_unwatch(c->conn);
     req->res.status = status;
     req->res.reason = reason(status);
     if (type)

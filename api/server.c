@@ -15,6 +15,7 @@
 #include "lib/base/log.h"
 
 #include <h2o/http1.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,6 @@
 #define KEEPALIVE_MS                                                                                         \
     310000 /* longer than any client pool keeps an idle connection (contracts/e2b.md §9.6)                  \
             */
-#define PIPELINE_MAX (64 << 10) /* bytes a client may send ahead while its request is served */
 #define SWEEP_MS 1000
 /* libh2o answers 413 at once and closes with bytes unread, which many clients see as a reset; up to this size
  * the body is taken in and the handler answers, on a connection that lives on. */
@@ -58,24 +58,44 @@ static void on_call_dispose(void *p)
     api_metrics_in_flight(-1);
 }
 
-/* While a handler waits, h2o does not read: the end of the connection is seen only here (c-libraries.md
- * §1.4). */
-static void on_client_input(h2o_socket_t *sock, const char *err)
+static void client_left(struct conn *conn)
 {
-    struct conn *conn = sock->on_close.data;
     struct call *c = conn->call;
-    if (!err) {
-        if (sock->input->size > PIPELINE_MAX + (c ? c->req->entity.len : 0))
-            h2o_socket_read_stop(sock);
-        return;
-    }
-    h2o_socket_read_stop(sock);
     if (!c || c->answered)
         return;
     api_metrics_disconnect();
     upstream_cancel(c);
     callback_cancel(c);
     call_error(c, ERR_CANCELLED, "the client left before the answer");
+}
+
+static bool client_is_gone(const struct conn *conn)
+{
+    struct pollfd p = {.fd = h2o_socket_get_fd(conn->sock), .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
+}
+
+/* While a handler waits, h2o does not read, so the end of the connection shows only here (c-libraries.md
+ * §1.4). Nothing may be read into the socket's buffer meanwhile: it could move, and the request's headers and
+ * body lie in it. A client that sends more before it has its answer is looked at by the sweep. */
+static void on_client_event(h2o_socket_t *sock, const char *err)
+{
+    struct conn *conn = sock->on_close.data;
+    h2o_socket_read_stop(sock);
+    if (err || client_is_gone(conn))
+        client_left(conn);
+}
+
+static void watch_client(struct conn *conn)
+{
+    h2o_socket_dont_read(conn->sock, 1);
+    h2o_socket_read_start(conn->sock, on_client_event);
+}
+
+void conn_unwatch(struct conn *conn)
+{
+    h2o_socket_read_stop(conn->sock);
+    h2o_socket_dont_read(conn->sock, 0);
 }
 
 void server_authorized(struct call *c)
@@ -200,7 +220,7 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     /* The call may be gone by now; its connection too, but then h2o closed the socket from a later turn of
      * the loop. */
     if (sock->on_close.data && ((struct conn *)sock->on_close.data)->call == c && !c->answered)
-        h2o_socket_read_start(sock, on_client_input);
+        watch_client(sock->on_close.data);
     return 0;
 }
 
@@ -296,7 +316,9 @@ static void on_sweep(struct loop_timer *t)
     int64_t now = loop_now_ms(w->loop);
     for (struct conn *conn = w->conns, *next; conn; conn = next) {
         next = conn->next;
-        if (conn->call || conn->sock->input->size == 0)
+        if (conn->call && client_is_gone(conn))
+            client_left(conn);
+        else if (conn->call || conn->sock->input->size == 0)
             conn->since_ms = 0;
         else if (conn->since_ms == 0)
             conn->since_ms = now;

@@ -71,5 +71,8 @@ int worker_start(struct worker *w, struct api *api, struct loop *loop, struct er
  * thread. */
 void worker_drain(struct worker *w, void (*drained)(struct worker *w));
 
+/** Stops looking whether the client is still there; the answer begins. */
+void conn_unwatch(struct conn *conn);
+
 /** What happens after the key was checked: limits, body, handler (server.c). */
 void server_authorized(struct call *c);

@@ -50,6 +50,19 @@ await test('wire: pipelined requests are answered in order', async () => {
   equal(answers(r.text), [200, 201, 404, 200], 'statuses')
 })
 
+await test('wire: what comes behind a request does not disturb it', async () => {
+  const key = await c.key('default', 'fresh') // not checked yet, so the body waits for a master
+  const body = JSON.stringify({ templateID: 'base', metadata: { marker: 'x'.repeat(3000) } })
+  const get = `GET /health HTTP/1.1\r\nHost: x\r\nA: ${'y'.repeat(500)}\r\n`
+  const first = `POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: ${key}\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+  await c.node('delay start 300')
+  const r = await raw([first, (get + '\r\n').repeat(300) + get + 'Connection: close\r\n\r\n'], 60000)
+  await c.node('delay start 0')
+  equal(answers(r.text), [201, ...Array(301).fill(200)], 'statuses')
+  const id = /"sandboxID":"(\w+)"/.exec(r.text)[1]
+  equal((await (await call('GET', `/sandboxes/${id}`)).json()).metadata.marker, 'x'.repeat(3000), 'metadata')
+})
+
 await test('wire: Expect: 100-continue', async () => {
   const body = '{"templateID":"base"}'
   const r = await raw([post('', `Content-Length: ${body.length}\r\nExpect: 100-continue\r\nConnection: close\r\n`), body])
