@@ -138,8 +138,18 @@ static int finish(struct placement *p, const Cube__Node__V1__StartReply *reply, 
     commit_event(&c, "node", "node %s started it in %" PRId64 " ms%s", p->rec.node, took_ms,
                  reply->receipt && reply->receipt->from_pool ? " (from the pool of ready sandboxes)" : "");
     commit_event(&c, "state", "running");
-    if (commit_settle(&c, &p->rec, STATE_RUNNING, &res, e) == COMMIT_OK)
+    if (commit_settle(&c, &p->rec, STATE_RUNNING, &res, e) == COMMIT_OK) {
+        p->rec.state = STATE_RUNNING;
+        p->rec.rev = res.rev;
+        p->rec.created_ms = p->rec.started_ms = now;
+        p->rec.end_ms = timeout > 0 ? now + timeout : 0;
+        p->rec.auto_pause = p->spec->auto_pause;
+        p->rec.idle_ms = p->spec->idle_ms;
+        snprintf(p->rec.team, sizeof p->rec.team, "%s", p->spec->team_id);
+        snprintf(p->rec.envd, sizeof p->rec.envd, "%s", reply->envd_version);
+        snprintf(p->rec.isolation, sizeof p->rec.isolation, "%s", reply->isolation);
         return 0;
+    }
     node_drop_later(p->m, p->rec.node, p->rec.id, p->rec.gen, "the create did not finish");
     if (res.outcome == COMMIT_FAILED)
         return err_wrap(e, "recording the started sandbox");
@@ -422,8 +432,11 @@ int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char
     inflight_end(&busy);
     cube__master__v1__template__free_unpacked(tpl, NULL);
     free(p.excluded);
-    if (rc == 0)
-        return op_load(m, id, "", out, e);
+    if (rc == 0) { /* what was just committed needs no second look */
+        *out = p.rec;
+        out->spec = ptr_steal(req->spec);
+        return 0;
+    }
     if (p.idem_hit[0])
         return idem_answer(m, p.idem_hit, p.idem_value, out, e);
     return -1;

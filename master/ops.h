@@ -9,7 +9,8 @@
 /** Reads a record; ERR_NOT_FOUND when it does not exist or belongs to another team (`team` "" = any). */
 int op_load(struct master *m, const char *id, const char *team, struct record *out, struct err *e);
 
-/** Creates, places and starts; `out` is the running record. `req` is changed (IDs, limits). */
+/** Creates, places and starts; `out` is the running record. `req` is changed (IDs, limits), and `out`
+ *  takes its spec over. */
 int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char *trace, struct record *out,
               struct err *e);
 
