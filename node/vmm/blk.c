@@ -16,17 +16,23 @@
 #define DISCARD_SECTORS_MAX (1u << 21) /* 1 GiB in one request */
 #define DISCARD_SEGMENTS_MAX 16u
 #define QUEUE_SIZE 128
+#define REQUEST_MAX (64u << 20) /* of data; a pause waits for the request in hand */
 
 static uint8_t status_of(int rc)
 {
     return rc == 0 ? VIRTIO_BLK_S_OK : VIRTIO_BLK_S_IOERR;
 }
 
-static bool range_ok(const struct blk *b, uint64_t sector, uint64_t bytes)
+static bool inside(const struct blk *b, uint64_t sector, uint64_t bytes)
 {
     uint64_t cap = b->config.capacity;
 
     return bytes % 512 == 0 && sector <= cap && bytes / 512 <= cap - sector;
+}
+
+static bool range_ok(const struct blk *b, uint64_t sector, uint64_t bytes)
+{
+    return bytes <= REQUEST_MAX && inside(b, sector, bytes);
 }
 
 static uint8_t do_read(struct blk *b, struct virtq_chain *c, uint64_t sector, uint32_t *written)
@@ -70,7 +76,7 @@ static uint8_t do_discard(struct blk *b, struct virtq_chain *c, bool zero)
     for (unsigned i = 0; i < len / sizeof seg[0]; i++) {
         uint64_t bytes = (uint64_t)seg[i].num_sectors * 512;
 
-        if (seg[i].num_sectors > DISCARD_SECTORS_MAX || !range_ok(b, seg[i].sector, bytes))
+        if (seg[i].num_sectors > DISCARD_SECTORS_MAX || !inside(b, seg[i].sector, bytes))
             return VIRTIO_BLK_S_IOERR;
         if (bytes && layer_discard(&b->disk, seg[i].sector * 512, bytes, zero) < 0)
             return VIRTIO_BLK_S_IOERR;

@@ -5,9 +5,9 @@
 #include "node/vmm/iov.h"
 #include "node/vmm/mem.h"
 
-#define VIRTQ_SIZE_MAX 256          /* entries that a device offers at most */
-#define VIRTQ_IOV_MAX 260           /* descriptors of one chain; more is a broken guest */
-#define VIRTQ_BYTES_MAX (64u << 20) /* bytes of one chain */
+#define VIRTQ_SIZE_MAX 256         /* entries that a device offers at most */
+#define VIRTQ_IOV_MAX 260          /* descriptors of one chain; more is a broken guest */
+#define VIRTQ_BYTES_MAX (1u << 30) /* bytes of one chain; a report of free pages has 32 blocks of 4 MiB */
 
 struct virtq {
     const struct guest_mem *mem;

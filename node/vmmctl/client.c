@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -106,6 +107,7 @@ static void child_exec(const struct vmm_spawn *s, int listener, int kvm, int pro
     char *argv[] = {"cube-vmm", "--memory-mib", mem, "--vcpus", cpus, s->seccomp ? NULL : "--no-seccomp",
                     NULL};
 
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a developer's VM does not outlive his program */
     snprintf(mem, sizeof mem, "%u", s->memory_mib);
     snprintf(cpus, sizeof cpus, "%u", s->vcpus);
     int l = fcntl(listener, F_DUPFD, 100), k = fcntl(kvm, F_DUPFD, 100), p = fcntl(proc, F_DUPFD, 100);

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -76,30 +75,22 @@ int file_new(const char *name)
     return fd;
 }
 
+/* The kernel of this host's kind: CUBE_VMLINUX, or what guest/kernel/build.sh built. */
 static bool find_kernel(void)
 {
-    const char *given = getenv("CUBE_VMLINUX"), *cache = getenv("CUBE_CACHE");
-    char pattern[PATH_MAX];
-    time_t newest = 0;
-    struct stat st;
-    glob_t g;
+    const char *given = getenv("CUBE_VMLINUX");
 
     if (given) {
         snprintf(kernel_path, sizeof kernel_path, "%s", given);
-        kernel = kernel_path;
-        return true;
+    } else {
+        FILE *p = popen(CUBE_SOURCE_ROOT "/guest/kernel/build.sh --path", "re");
+        if (p && fgets(kernel_path, sizeof kernel_path, p))
+            kernel_path[strcspn(kernel_path, "\n")] = 0;
+        if (p)
+            pclose(p);
     }
-    snprintf(pattern, sizeof pattern, "%s/kernel/*/vmlinux", cache ? cache : "/var/cache/cube");
-    if (glob(pattern, 0, NULL, &g))
-        return false;
-    for (size_t i = 0; i < g.gl_pathc; i++)
-        if (stat(g.gl_pathv[i], &st) == 0 && st.st_mtime >= newest) {
-            newest = st.st_mtime;
-            snprintf(kernel_path, sizeof kernel_path, "%s", g.gl_pathv[i]);
-            kernel = kernel_path;
-        }
-    globfree(&g);
-    return kernel != NULL;
+    kernel = kernel_path;
+    return access(kernel_path, R_OK) == 0;
 }
 
 void harness_end(void)
@@ -115,7 +106,7 @@ void harness_start(int argc, char **argv, const char *name)
         FAIL("usage: %s VMM JAILER INIT", argv[0]);
     vmm_program = argv[1];
     if (access("/dev/kvm", R_OK | W_OK) < 0 || !find_kernel()) {
-        printf("skipped: no /dev/kvm, or no kernel (CUBE_VMLINUX)\n");
+        printf("skipped: no /dev/kvm, or no kernel (guest/kernel/build.sh, or CUBE_VMLINUX)\n");
         exit(77);
     }
     snprintf(tmp_dir, sizeof tmp_dir, "/tmp/V-%s-XXXXXX", name);

@@ -25,7 +25,7 @@ extern const char *tmp; /* the test's directory */
 extern const char *vmm_program;
 extern const char *kernel; /* vmlinux for this host's kind of KVM */
 
-/** Makes the directory, finds the kernel (CUBE_VMLINUX, else the newest in the cache) and builds root.ext4
+/** Makes the directory, finds the kernel and builds root.ext4
  * with the test's init. argv: VMM JAILER INIT. Exits with 77 (skipped) and a reason when there is no /dev/kvm
  * or no kernel. */
 void harness_start(int argc, char **argv, const char *name);

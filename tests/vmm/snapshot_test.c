@@ -154,6 +154,72 @@ static void live(void)
     guest_end(&b);
 }
 
+/* A whole image of a restored guest needs nothing of what that one was made of. */
+static void full_again(void)
+{
+    struct err e = {0};
+    struct guest g;
+
+    copy_file(in_tmp("live2.layer"), in_tmp("again.layer"));
+    restore(&g,
+            &(struct snapshot_files){
+                .state = "live.state", .memory = "base.mem", .deltas = {"live.mem"}, .layer = "again.layer"});
+    int fd = guest_dial(&g, 49983, NULL);
+    expect(fd, "check", "good 5");
+    expect(fd, "dirty 7", "ok");
+    OK(guest_snapshot(&g, "again", false, false, NULL, &e), e);
+    guest_kill(&g);
+    close(fd);
+    restore(&g,
+            &(struct snapshot_files){.state = "again.state", .memory = "again.mem", .layer = "again.layer"});
+    fd = guest_dial(&g, 49983, NULL);
+    expect(fd, "check", "good 7");
+    guest_end(&g);
+    close(fd);
+}
+
+static uint64_t resident(struct guest *g)
+{
+    Cube__Vmm__V1__Request q = CUBE__VMM__V1__REQUEST__INIT;
+    Cube__Vmm__V1__GetStats s = CUBE__VMM__V1__GET_STATS__INIT;
+    Cube__Vmm__V1__Reply *r;
+    struct err e = {0};
+
+    q.op_case = CUBE__VMM__V1__REQUEST__OP_GET_STATS;
+    q.get_stats = &s;
+    OK(vmm_call(&g->c, &q, NULL, 0, &r, &e), e);
+    uint64_t bytes = r->stats->rss_bytes;
+    vmm_reply_free(r);
+    return bytes;
+}
+
+/* What the guest frees goes back to the host, and is not in the next delta. */
+static void memory_returns(void)
+{
+    Cube__Vmm__V1__SnapshotDone done;
+    struct err e = {0};
+    struct guest g;
+
+    copy_file(in_tmp("base.layer.copy"), in_tmp("returns.layer"));
+    restore(&g,
+            &(struct snapshot_files){.state = "base.state", .memory = "base.mem", .layer = "returns.layer"});
+    int fd = guest_dial(&g, 49983, NULL);
+    expect(fd, "dirty 100", "ok");
+    uint64_t full = resident(&g), now = full;
+    CHECK(full > 100u << 20);
+    expect(fd, "drop", "ok");
+    int64_t end = now_us() + 30000000; /* the guest reports two seconds after it freed */
+    while ((now = resident(&g)) > full - (80u << 20) && now_us() < end)
+        usleep(100000);
+    printf("resident: %llu MiB with 100 MiB in use, %llu MiB after they were freed\n",
+           (unsigned long long)full >> 20, (unsigned long long)now >> 20);
+    CHECK(now <= full - (80u << 20));
+    OK(guest_snapshot(&g, "returns", true, false, &done, &e), e);
+    CHECK(done.memory_bytes < 40u << 20);
+    guest_end(&g);
+    close(fd);
+}
+
 static void flip(const char *name, off_t at)
 {
     int fd = open(in_tmp(name), O_RDWR | O_CLOEXEC);
@@ -351,6 +417,8 @@ int main(int argc, char **argv)
     clones_go_on();
     chain();
     live();
+    full_again();
+    memory_returns();
     damage();
     full_disk();
     old_connections();
