@@ -36,8 +36,9 @@ struct due {
     struct due *next;
 };
 
-#define WORKING_MAX 1024 /* proposals in flight; what is due beyond that is looked at when some have ended   \
-                          */
+#define WORKING_MAX                                                                                          \
+    1024 /* proposals in flight; what is due beyond that is looked at when some have ended                   \
+          */
 
 static struct due *buckets[BUCKETS];
 static unsigned working;

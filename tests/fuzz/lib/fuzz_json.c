@@ -1,5 +1,5 @@
-/* JSON from outside, and our writer: what the parser took as a string, the writer writes so that the parser takes the same again;
- * what the writer makes of any bytes parses. */
+/* JSON from outside, and our writer: what the parser took as a string, the writer writes so that the parser
+ * takes the same again; what the writer makes of any bytes parses. */
 #include "lib/base/jsonw.h"
 #include "lib/net/jsonin.h"
 

@@ -1,4 +1,5 @@
-/* Framing of messages and the fields of trailers. The same bytes, cut in two different ways, must give the same messages. */
+/* Framing of messages and the fields of trailers. The same bytes, cut in two different ways, must give the
+ * same messages. */
 #include "lib/net/rpc_impl.h"
 
 #include <stdlib.h>

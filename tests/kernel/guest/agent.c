@@ -1,10 +1,10 @@
-/* agent: PID 1 of a test guest. It mounts the root disk, binds the tools disk into it as /tools, and runs shell
- * commands that come over vsock port 1, each connection one command. It is no part of the product: it keeps kernel
- * tests independent of cube-init.
+/* agent: PID 1 of a test guest. It mounts the root disk, binds the tools disk into it as /tools, and runs
+ * shell commands that come over vsock port 1, each connection one command. It is no part of the product: it
+ * keeps kernel tests independent of cube-init.
  *
- * Request: u32 length, command. Answer: frames {u8 type, u32 length, bytes}; type 1 is output (stdout and stderr),
- * type 2 the exit status as i32, the last frame. "@ping" is answered without starting a program, "@reset" ends the
- * machine. All numbers are little-endian. */
+ * Request: u32 length, command. Answer: frames {u8 type, u32 length, bytes}; type 1 is output (stdout and
+ * stderr), type 2 the exit status as i32, the last frame. "@ping" is answered without starting a program,
+ * "@reset" ends the machine. All numbers are little-endian. */
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
