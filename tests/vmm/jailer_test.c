@@ -61,8 +61,10 @@ static int dial(const char *name, uid_t as)
     snprintf(a.sun_path, sizeof a.sun_path, "%s/run/%s", tmp, name);
     CHECK(seteuid(as) == 0);
     int rc = 0;
-    for (int i = 0;
-         i < 100 && (rc = connect(s, (struct sockaddr *)&a, sizeof a)) < 0 && errno == ECONNREFUSED; i++)
+    for (int i = 0; i < 500 && (rc = connect(s, (struct sockaddr *)&a, sizeof a)) < 0 &&
+                    (errno == ECONNREFUSED ||
+                     errno == ENOENT); /* a jailer that starts: not bound yet, not listening yet */
+         i++)
         usleep(10000);
     CHECK(seteuid(0) == 0);
     if (rc < 0) {
