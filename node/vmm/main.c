@@ -112,9 +112,9 @@ int main(int argc, char **argv)
         log_line(LOG_ERROR, &(struct log_about){.err = &e}, "start: %s", e.msg);
         return VM_END_ERROR;
     }
-    jail_control_prepare();
     if (o.proc_fd >= 0)
         close(o.proc_fd);
+    jail_control_start();
     int status = control_serve(&vm, o.control_fd);
     fflush(NULL);
     _exit(status); /* threads may be inside the guest; the kernel takes everything back */

@@ -24,6 +24,7 @@ void jail_enable(bool on)
 
 #define KVM_TYPE 0xae00u /* _IOC_TYPE of KVM's calls, in place */
 #define TYPE_MASK 0xff00u
+#define TUN_TYPE 0x5400u          /* 'T': the offloads of the TAP */
 #define PAGEMAP_SCAN_TYPE 0x6600u /* 'f' */
 
 /* What any thread of a static glibc program needs: locks, memory, ends, signals. */
@@ -33,13 +34,14 @@ static const int common[] = {
     SCMP_SYS(getpid),          SCMP_SYS(gettid),         SCMP_SYS(brk),        SCMP_SYS(munmap),
     SCMP_SYS(restart_syscall), SCMP_SYS(rt_sigprocmask), SCMP_SYS(sched_yield)};
 
-static const int control_calls[] = {
-    SCMP_SYS(poll),      SCMP_SYS(accept4),         SCMP_SYS(recvmsg),   SCMP_SYS(sendto),
-    SCMP_SYS(sendmsg),   SCMP_SYS(pread64),         SCMP_SYS(pwrite64),  SCMP_SYS(pwritev),
-    SCMP_SYS(preadv),    SCMP_SYS(lseek),           SCMP_SYS(fstat),     SCMP_SYS(newfstatat),
-    SCMP_SYS(ftruncate), SCMP_SYS(fallocate),       SCMP_SYS(fdatasync), SCMP_SYS(sync_file_range),
-    SCMP_SYS(madvise),   SCMP_SYS(getrusage),       SCMP_SYS(epoll_ctl), SCMP_SYS(getrandom),
-    SCMP_SYS(tgkill),    SCMP_SYS(clock_nanosleep), SCMP_SYS(writev)};
+static const int control_calls[] = {SCMP_SYS(poll),       SCMP_SYS(fcntl),           SCMP_SYS(accept4),
+                                    SCMP_SYS(recvmsg),    SCMP_SYS(sendto),          SCMP_SYS(sendmsg),
+                                    SCMP_SYS(pread64),    SCMP_SYS(pwrite64),        SCMP_SYS(pwritev),
+                                    SCMP_SYS(preadv),     SCMP_SYS(lseek),           SCMP_SYS(fstat),
+                                    SCMP_SYS(newfstatat), SCMP_SYS(ftruncate),       SCMP_SYS(fallocate),
+                                    SCMP_SYS(fdatasync),  SCMP_SYS(sync_file_range), SCMP_SYS(madvise),
+                                    SCMP_SYS(getrusage),  SCMP_SYS(epoll_ctl),       SCMP_SYS(getrandom),
+                                    SCMP_SYS(tgkill),     SCMP_SYS(clock_nanosleep), SCMP_SYS(writev)};
 
 static const int vcpu_calls[] = {SCMP_SYS(epoll_ctl)}; /* a driver's reset stops the listening sockets */
 
@@ -87,39 +89,47 @@ static void filter_load(scmp_filter_ctx f)
     seccomp_release(f);
 }
 
-/* Compiling a filter costs up to a millisecond: the control thread's is made ready while nobody waits. */
-static struct sock_fprog control_program;
+/* For a guest of another size than the process was prepared for: new vCPU threads, which load filters of
+ * their own. */
+static const int starting_calls[] = {SCMP_SYS(clone), SCMP_SYS(clone3), SCMP_SYS(set_robust_list),
+                                     SCMP_SYS(rseq),  SCMP_SYS(prctl),  SCMP_SYS(seccomp)};
 
-void jail_control_prepare(void)
+/* Compiling and loading the list costs half a millisecond: done while nobody waits. */
+void jail_control_start(void)
 {
     if (!enabled)
         return;
     scmp_filter_ctx f = filter_start(control_calls, sizeof control_calls / sizeof control_calls[0]);
+    allow(f, starting_calls, sizeof starting_calls / sizeof starting_calls[0]);
     seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, TYPE_MASK, KVM_TYPE));
     seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
                      SCMP_A1(SCMP_CMP_MASKED_EQ, TYPE_MASK, PAGEMAP_SCAN_TYPE));
-    int fd = memfd_create("filter", MFD_CLOEXEC);
-    off_t n = fd >= 0 && seccomp_export_bpf(f, fd) == 0 ? lseek(fd, 0, SEEK_END) : 0;
-    struct sock_filter *code = n > 0 ? malloc((size_t)n) : NULL;
-    if (!code || pread(fd, code, (size_t)n, 0) != n) {
-        log_error("seccomp: the control filter could not be made");
-        _exit(VM_END_ERROR);
-    }
-    close(fd);
-    seccomp_release(f);
-    control_program = (struct sock_fprog){(unsigned short)((size_t)n / sizeof *code), code};
+    seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, TYPE_MASK, TUN_TYPE));
+    filter_load(f);
 }
 
+#define REFUSE(call)                                                                                         \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (call), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+
+/* What the list above has too much once a guest is inside; short, because a restore waits for it. */
 void jail_control_thread(void)
 {
-    if (!control_program.filter)
+    static struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                                        REFUSE(SYS_clone),
+                                        REFUSE(SYS_clone3),
+                                        REFUSE(SYS_prctl),
+                                        REFUSE(SYS_seccomp),
+                                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    static const struct sock_fprog program = {sizeof code / sizeof code[0], code};
+    static bool done;
+
+    if (!enabled || done)
         return;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
-        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &control_program) < 0) {
+    done = true;
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0) {
         log_error("seccomp: the control filter was refused");
         _exit(VM_END_ERROR);
     }
-    control_program.filter = NULL;
 }
 
 void jail_vcpu_thread(void)

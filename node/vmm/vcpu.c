@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define MSR_STAR 0xc0000081u
@@ -194,7 +195,10 @@ static void gate_wait(struct vcpu *v)
 static void *vcpu_main(void *arg)
 {
     struct vcpu *v = arg;
+    char name[16];
 
+    snprintf(name, sizeof name, "vcpu%u", v->index);
+    prctl(PR_SET_NAME, name);
     jail_vcpu_thread();
     for (;;) {
         gate_wait(v);

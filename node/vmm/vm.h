@@ -141,8 +141,8 @@ void vm_port_io(struct vcpu *v, uint16_t port, bool write, void *data, unsigned 
 void vm_mmio(struct vcpu *v, uint64_t addr, bool write, void *data, unsigned len);
 
 /* seccomp.c: system calls that each kind of thread may make; kill on anything else. */
-void jail_control_prepare(void); /* compiles the filter that jail_control_thread installs */
-void jail_control_thread(void);
+void jail_control_start(void);  /* before the first request */
+void jail_control_thread(void); /* tighter, before a guest runs */
 void jail_vcpu_thread(void);
 void jail_io_thread(void);
 void jail_disk_thread(void);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define TURN_EVENTS 32
@@ -72,6 +73,7 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
 
+    prctl(PR_SET_NAME, w->name);
     if (w->on_start)
         w->on_start();
     for (;;) {
@@ -94,13 +96,13 @@ int thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg,
         errno = rc;
         return err_sys(e, ERR_CAPACITY, "start thread %s", name);
     }
-    pthread_setname_np(*t, name);
     return 0;
 }
 
 int worker_start(struct worker *w, const char *name, void (*on_start)(void), struct err *e)
 {
     w->on_start = on_start;
+    w->name = name;
     if (thread_start(&w->thread, name, worker_main, w, e) < 0)
         return -1;
     w->started = true;

@@ -15,6 +15,7 @@ struct watch {
 };
 
 struct worker {
+    const char *name; /* of the thread */
     int epoll_fd;
     int wake_fd;
     struct watch wake;
