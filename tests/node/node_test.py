@@ -221,15 +221,22 @@ def guest_ends_by_itself(s):
     nothing_left(s)
 
 
+def only_vmm(s):
+    """The pid of the one VM that is in use; VMs of the pool, and those that are still made or taken down, settle first."""
+    used = lambda: [p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists()]
+    wait_for("one VM in use", lambda: len(used()) == 1)
+    return used()[0]
+
+
 def node_dies_and_comes_back(s):
     """kill -9 with running and paused sandboxes: the same VM processes go on, pool leftovers go."""
     run_, paused = new_id(), new_id()
     s.ok("start", run_, 1)
+    pid = only_vmm(s)
     s.ok("start", paused, 1)
     s.sh(run_, 1, "nohup sleep 1000 >/dev/null 2>&1 & echo $! > /dev/shm/pid")
     s.sh(paused, 1, "echo x > /dev/shm/f")
     s.ok("pause", paused, 1)
-    pid = next(p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists())
     s.kill_node()
     assert os.path.exists(f"/proc/{pid}")
     s.start_node()
@@ -247,7 +254,7 @@ def node_dies_and_comes_back(s):
 def a_vm_that_died_meanwhile_is_lost(s):
     i = new_id()
     s.ok("start", i, 1)
-    pid = next(p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists())
+    pid = only_vmm(s)
     s.kill_node()
     os.kill(pid, signal.SIGKILL)
     wait_for("its end", lambda: not os.path.exists(f"/proc/{pid}"))
