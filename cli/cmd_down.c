@@ -110,6 +110,7 @@ int cmd_down(int argc, char **argv)
         return strcmp(argv[i], "--help") == 0 ? 0 : 2;
     }
     unsetenv("E2B_API_KEY");
+    unsetenv("E2B_API_URL");
     snprintf(s.api_url, sizeof s.api_url, "http://127.0.0.1:%d", s.port_base);
     s.api_key[0] = '\0';
     struct err e = {0};

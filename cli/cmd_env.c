@@ -3,11 +3,16 @@
 #include "cli/settings.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int cmd_env(int argc, char **argv)
 {
     struct settings s;
+    /* This cluster's values, whatever the environment says of another. */
+    unsetenv("E2B_API_KEY");
+    unsetenv("E2B_API_URL");
+    unsetenv("E2B_SANDBOX_URL");
     settings_load(&s);
     for (int i = 1; i < argc; i++) {
         if (settings_option(&s, argc, argv, &i))

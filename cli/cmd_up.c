@@ -318,6 +318,8 @@ int cmd_up(int argc, char **argv)
     }
     /* What another cluster's environment says has no place here: this command makes its own. */
     unsetenv("E2B_API_KEY");
+    unsetenv("E2B_API_URL");
+    unsetenv("E2B_SANDBOX_URL");
     snprintf(u.s.api_url, sizeof u.s.api_url, "http://127.0.0.1:%d", u.s.port_base);
     snprintf(u.s.sandbox_url, sizeof u.s.sandbox_url, "http://127.0.0.1:%d", u.s.port_base + 20);
     if (!u.kernel || !u.base || !u.tools)

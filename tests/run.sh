@@ -5,6 +5,8 @@
 # Each area is a script tests/areas/NN-NAME.sh. It prints one line per test: "PASS name", "FAIL name: why" or "SKIP name: why"; its exit
 # status other than 0 counts as one failure more. Everything else that it prints goes to its log.
 set -u
+# A shell that speaks to another cluster must not lead the tests there.
+unset E2B_API_KEY E2B_API_URL E2B_SANDBOX_URL E2B_DOMAIN E2B_DEBUG E2B_ACCESS_TOKEN
 root=$(cd "$(dirname "$0")/.." && pwd)
 export CUBE_ROOT=$root CUBE_BUILD_DIR="${CUBE_BUILD_DIR:-$root/build}" CUBE_CACHE="${CUBE_CACHE:-/var/cache/cube}"
 logs=${CUBE_TEST_LOGS:-$CUBE_BUILD_DIR/test-logs}
