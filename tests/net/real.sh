@@ -20,6 +20,11 @@ git -c init.defaultBranch=main init -q "$work/src" && echo "from the world" > "$
     git -C "$work/web/repo.git" update-server-info
 serve "$world" python3 -m http.server 80 --directory "$work/web"
 serve "$world" python3 "$CUBE_ROOT/tests/net/dnskit.py" serve 8.8.8.8
+for _ in $(seq 100); do
+    [ "$(in_ns "$node" timeout 5 python3 "$CUBE_ROOT/tests/net/dnskit.py" ask 8.8.8.8 other.test)" = "0 1.1.1.1" ] &&
+        in_ns "$node" curl -s -o /dev/null http://93.184.216.34/ && break
+    sleep 0.05
+done
 export CUBE_DNS_UPSTREAMS=8.8.8.8 CUBE_STATE_DIR=$work/state CUBE_RUN_DIR=$work/run
 export CUBE_GUEST_KERNEL=$("$CUBE_ROOT/guest/kernel/build.sh" --path "$("$CUBE_BUILD_DIR/cli/cube" doctor --kind | sed 's/hardware/stock/')" | tail -n 1)
 export CUBE_GUEST_BASE=$("$CUBE_ROOT/guest/base/build.sh" | tail -n 1) CUBE_GUEST_TOOLS=$CUBE_BUILD_DIR/guest/tools.erofs

@@ -47,6 +47,7 @@ for i in range(5):
     try: print(s.recv(2048).decode()); sys.exit(0)
     except TimeoutError: pass
 sys.exit(1)"; }
+for _ in $(seq 50); do [ "$(ask "$guest2" 8.8.8.8 5353)" = HELLO ] && [ "$(ask "$guest2" 169.254.0.22 53)" != "" ] && break; done
 check "UDP to the world and back" test "$(ask "$guest1" 8.8.8.8 5353)" = HELLO
 check "DNS at the gateway reaches the node's service, from the sandbox's own address" test "$(ask "$guest1" 169.254.0.22 53)" = "198.19.128.1 hello"
 check "the same for the second sandbox" test "$(ask "$guest2" 169.254.0.22 53)" = "198.19.128.2 hello"
