@@ -103,4 +103,4 @@ wait $download
 check "a download survives eight replacements of the programs" test "$(cat "$pins_root/sum")" = "$sum"
 cvs remove
 check "remove leaves no pin" test ! -e "$pins_root/bpf/vs"
-check "nor the service pair" bash -c "! ip netns exec $node ip link show svc0 >/dev/null 2>\&1"
+check "nor the service pair" bash -c "! ip netns exec $node ip link show svc0 >/dev/null 2>&1"
