@@ -33,6 +33,10 @@ static const struct config_key keys[] = {
      "a /18 in which sandboxes ask this node's services; unique per node of a host"},
     {"opened_ranges", CONFIG_STR, AT(opened_ranges), "", 0, 0,
      "otherwise denied ranges that sandboxes may reach, quoted: '\"10.1.0.0/16\",\"10.2.0.0/16\"'"},
+    {"net_ports", CONFIG_STR, AT(net_ports), "auto", 0, 0,
+     "ports of the uplink's address that this node translates with (\"40000-56383\"); auto = 40000-56383, or "
+     "a "
+     "smaller free range when another node of this host has them"},
     {"max_sessions", CONFIG_INT, AT(max_sessions), "2500", 0, 1 << 20,
      "open connections of one sandbox to the world; 0 = no limit"},
     {"max_new_sessions", CONFIG_INT, AT(max_new_sessions), "500", 0, 1 << 20,

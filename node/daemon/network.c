@@ -64,16 +64,22 @@ static int open_network(struct node *n, struct err *e)
     snprintf(far, sizeof far, "s%s1", n->tap_prefix);
     snprintf(pins, sizeof pins, "%s/bpf/vs", n->cfg.run_dir);
     uint32_t ip = htonl(ntohl(service.s_addr) + 1);
-    if (find_uplink(n, uplink, e) < 0 || vs_host_pair(near, far, ip, SERVICE_BITS, e) < 0 ||
-        vs_host_reserve_ports(e) < 0)
+    struct vs_ports ports;
+    if (vs_ports_parse(n->cfg.net_ports, &ports, e) < 0)
+        return err_wrap(e, "node.net_ports");
+    if (find_uplink(n, uplink, e) < 0 || vs_host_pair(near, far, ip, SERVICE_BITS, e) < 0)
         return -1;
     struct vs_options o = {.pin_dir = pins,
+                           .ports = ports,
                            .uplink = uplink,
                            .service_near = near,
                            .service_far = far,
                            .service_ip = ip,
                            .service_net = ntohl(service.s_addr)};
     if (vs_open(&net.vs, &o, e) < 0)
+        return -1;
+    ports = vs_ports_of(net.vs);
+    if (vs_host_reserve_ports(ports, e) < 0)
         return -1;
     struct vs_rules opened = {0};
     char json[2048];
@@ -83,7 +89,8 @@ static int open_network(struct node *n, struct err *e)
     int rc = vs_set_ranges(net.vs, NULL, 0, opened.allow, opened.n_allow, e);
     vs_rules_free(&opened);
     if (rc == 0)
-        log_info("sandboxes reach the world through %s", uplink);
+        log_info("sandboxes reach the world through %s, from its ports %u to %u", uplink, ports.first,
+                 ports.last);
     return rc;
 }
 

@@ -12,7 +12,7 @@ struct node_config {
     char *id, *listen, *admin_listen, *master, *relay_address, *store_dir, *state_dir, *run_dir, *key_dir,
         *log_level;
     char *jailer_socket, *labels, *advertise;
-    char *uplink, *service_net, *opened_ranges;
+    char *uplink, *service_net, *opened_ranges, *net_ports;
     int64_t max_sessions, max_new_sessions, net_up_bytes, net_down_bytes;
     int64_t relay_gid;
     int64_t vmm_pool, ready_pool, ready_ttl_ms;

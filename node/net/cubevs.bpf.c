@@ -126,7 +126,8 @@ static __always_inline int to_service(struct __sk_buff *skb, const struct vs_con
 }
 
 /* Finds or opens the session of a guest's packet. */
-static __always_inline enum vs_drop outbound_session(__u32 tap, struct vs_sandbox *sb, const struct packet *p,
+static __always_inline enum vs_drop outbound_session(const struct vs_config *cfg, __u32 tap,
+                                                     struct vs_sandbox *sb, const struct packet *p,
                                                      __u16 *nat_port)
 {
     struct vs_forward_key fk = {
@@ -144,7 +145,7 @@ static __always_inline enum vs_drop outbound_session(__u32 tap, struct vs_sandbo
     if (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO)
         return VS_DROP_PROTOCOL;
     struct vs_session fresh;
-    enum vs_drop why = session_open(tap, sb, p, &fk, &fresh);
+    enum vs_drop why = session_open(cfg, tap, sb, p, &fk, &fresh);
     *nat_port = fresh.nat_port;
     return why;
 }
@@ -192,7 +193,7 @@ int from_cube(struct __sk_buff *skb)
     if (!bucket_take(slot, true, p.len))
         return drop(slot, VS_DROP_RATE, &p);
     __u16 nat_port = 0;
-    why = outbound_session(tap, sb, &p, &nat_port);
+    why = outbound_session(cfg, tap, sb, &p, &nat_port);
     if (why)
         return drop(slot, why, &p);
 

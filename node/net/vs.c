@@ -33,8 +33,8 @@ static uint32_t tc_priority(const char *pin_dir)
     return 1 + h % 0xfff0;
 }
 
-static int tc_attach(const char *pin_dir, int ifindex, struct bpf_program *prog, const char *what,
-                     struct err *e)
+static int tc_attach(const char *pin_dir, int ifindex, uint32_t handle, struct bpf_program *prog,
+                     const char *what, struct err *e)
 {
     LIBBPF_OPTS(bpf_tc_hook, hook, .ifindex = ifindex, .attach_point = BPF_TC_INGRESS);
     int rc = bpf_tc_hook_create(&hook);
@@ -42,7 +42,7 @@ static int tc_attach(const char *pin_dir, int ifindex, struct bpf_program *prog,
         errno = -rc;
         return err_sys(e, ERR_INTERNAL, "making the clsact hook of %s", what);
     }
-    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = TC_HANDLE, .priority = tc_priority(pin_dir),
+    LIBBPF_OPTS(bpf_tc_opts, opts, .handle = handle, .priority = tc_priority(pin_dir),
                 .prog_fd = bpf_program__fd(prog), .flags = BPF_TC_F_REPLACE);
     rc = bpf_tc_attach(&hook, &opts);
     if (rc) {
@@ -71,6 +71,7 @@ static int interface_ioctl(const char *name, unsigned long request, struct ifreq
 static int read_config(const struct vs_options *o, struct vs_config *c, struct err *e)
 {
     struct ifreq r = {0};
+    c->abi = VS_ABI;
     c->uplink_ifindex = if_nametoindex(o->uplink);
     if (!c->uplink_ifindex)
         return err_sys(e, ERR_INVALID, "uplink interface %s", o->uplink);
@@ -111,38 +112,123 @@ static int load(struct vs *v, struct err *e)
     return 0;
 }
 
+static int open_pin(const char *pin_dir, const char *name)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", pin_dir, name);
+    return bpf_obj_get(path);
+}
+
+/* The pinned configuration, of whatever ABI; false when there is none. */
+static bool pinned_config(const char *pin_dir, struct vs_config *out)
+{
+    union {
+        struct vs_config c;
+        char bytes[4096];
+    } value = {0};
+    struct bpf_map_info info = {0};
+    uint32_t zero = 0, len = sizeof info;
+    _cleanup_close_ int fd = open_pin(pin_dir, "vs_config");
+    if (fd < 0 || bpf_obj_get_info_by_fd(fd, &info, &len) < 0 || info.value_size > sizeof value ||
+        bpf_map_lookup_elem(fd, &zero, &value) < 0)
+        return false;
+    *out = value.c;
+    if (info.value_size != sizeof value.c)
+        out->abi = 0;
+    return true;
+}
+
+/* Calls `each` with every TAP that the pinned maps know. */
+static void each_tap(const char *pin_dir, void (*each)(const char *pin_dir, unsigned tap, void *data),
+                     void *data)
+{
+    uint32_t tap, *previous = NULL;
+    _cleanup_close_ int fd = open_pin(pin_dir, "vs_sandboxes");
+    while (fd >= 0 && bpf_map_get_next_key(fd, previous, &tap) == 0) {
+        each(pin_dir, tap, data);
+        previous = &tap;
+    }
+}
+
+static void detach_tap(const char *pin_dir, unsigned tap, void *data)
+{
+    (void)data;
+    tc_detach(pin_dir, (int)tap);
+}
+
+/* Programs and pins of whatever ABI; the service pair stays. */
+static int clear(const char *pin_dir, const struct vs_config *c, struct err *e)
+{
+    _cleanup_closedir_ DIR *d = opendir(pin_dir);
+    if (!d)
+        return errno == ENOENT ? 0 : err_sys(e, ERR_INTERNAL, "reading %s", pin_dir);
+    each_tap(pin_dir, detach_tap, NULL);
+    if (c && c->service_ifindex)
+        tc_detach(pin_dir, (int)c->service_ifindex);
+    if (c && vs_ports_release(c->uplink_ifindex, tc_priority(pin_dir), 0, e) < 0)
+        return -1;
+    for (struct dirent *x; (x = readdir(d));)
+        if (x->d_name[0] != '.' && unlinkat(dirfd(d), x->d_name, 0) < 0)
+            return err_sys(e, ERR_INTERNAL, "removing %s/%s", pin_dir, x->d_name);
+    return 0;
+}
+
+/* An upgrade to this build: every TAP that is served gets this build's program, one exchange each. */
+static void replace_on_tap(const char *pin_dir, unsigned tap, void *data)
+{
+    struct vs *v = data;
+    char name[IF_NAMESIZE];
+    if (if_indextoname(tap, name))
+        tc_attach(pin_dir, (int)tap, TC_HANDLE, v->skel->progs.from_cube, name, NULL);
+}
+
+static int claim_uplink(struct vs *v, const struct vs_options *o, struct err *e)
+{
+    struct vs_ports p;
+    uint32_t zero = 0, priority = tc_priority(v->pin_dir);
+    struct vs_config *c = &v->config;
+    _cleanup_close_ int held = -1;
+    if (vs_ports_choose(c->uplink_ifindex, priority, o->ports, &p, &held, e) < 0)
+        return -1;
+    c->port_first = p.first;
+    c->port_count = (uint32_t)(p.last - p.first + 1);
+    if (bpf_map__update_elem(v->skel->maps.vs_config, &zero, sizeof zero, c, sizeof *c, BPF_ANY) < 0)
+        return err_sys(e, ERR_INTERNAL, "writing CubeVS's configuration");
+    uint32_t handle = vs_ports_handle(p);
+    if (vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0 ||
+        tc_attach(v->pin_dir, (int)c->uplink_ifindex, handle, v->skel->progs.from_world, o->uplink, e) < 0)
+        return -1;
+    return vs_ports_release(c->uplink_ifindex, priority, handle, e);
+}
+
 int vs_open(struct vs **out, const struct vs_options *o, struct err *e)
 {
     struct vs *v = calloc(1, sizeof *v);
     if (!v)
         return err_set(e, ERR_INTERNAL, "out of memory");
     snprintf(v->pin_dir, sizeof v->pin_dir, "%s", o->pin_dir);
-    struct vs_config c = {0};
-    uint32_t zero = 0;
     if (mkdir(v->pin_dir, 0700) < 0 && errno != EEXIST) {
         err_sys(e, ERR_INTERNAL, "making %s", v->pin_dir);
         vs_close(v);
         return -1;
     }
-    if (read_config(o, &c, e) < 0 || load(v, e) < 0) {
+    struct vs_config old;
+    if ((pinned_config(v->pin_dir, &old) && old.abi != VS_ABI && clear(v->pin_dir, &old, e) < 0) ||
+        read_config(o, &v->config, e) < 0 || load(v, e) < 0 || claim_uplink(v, o, e) < 0 ||
+        (v->config.service_ifindex && tc_attach(v->pin_dir, (int)v->config.service_ifindex, TC_HANDLE,
+                                                v->skel->progs.from_host, o->service_far, e) < 0)) {
         vs_close(v);
         return -1;
     }
-    v->config = c;
-    if (bpf_map__update_elem(v->skel->maps.vs_config, &zero, sizeof zero, &c, sizeof c, BPF_ANY) < 0) {
-        err_sys(e, ERR_INTERNAL, "writing CubeVS's configuration");
-        vs_close(v);
-        return -1;
-    }
-    if (vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0 ||
-        tc_attach(v->pin_dir, (int)c.uplink_ifindex, v->skel->progs.from_world, o->uplink, e) < 0 ||
-        (c.service_ifindex &&
-         tc_attach(v->pin_dir, (int)c.service_ifindex, v->skel->progs.from_host, o->service_far, e) < 0)) {
-        vs_close(v);
-        return -1;
-    }
+    each_tap(v->pin_dir, replace_on_tap, v);
     *out = v;
     return 0;
+}
+
+struct vs_ports vs_ports_of(const struct vs *v)
+{
+    return (struct vs_ports){v->config.port_first,
+                             (uint16_t)(v->config.port_first + v->config.port_count - 1)};
 }
 
 void vs_close(struct vs *v)
@@ -154,36 +240,17 @@ void vs_close(struct vs *v)
     free(v);
 }
 
-static int open_pin(const char *pin_dir, const char *name)
-{
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", pin_dir, name);
-    return bpf_obj_get(path);
-}
-
 int vs_remove(const char *pin_dir, struct err *e)
 {
-    struct vs_config c = {0};
-    uint32_t zero = 0, tap, *previous = NULL;
+    struct vs_config c;
     char name[IF_NAMESIZE];
-    _cleanup_closedir_ DIR *d = opendir(pin_dir);
-    if (!d)
-        return errno == ENOENT ? 0 : err_sys(e, ERR_INTERNAL, "reading %s", pin_dir);
-    _cleanup_close_ int config = open_pin(pin_dir, "vs_config");
-    _cleanup_close_ int sandboxes = open_pin(pin_dir, "vs_sandboxes");
-    while (sandboxes >= 0 && bpf_map_get_next_key(sandboxes, previous, &tap) == 0) {
-        tc_detach(pin_dir, (int)tap);
-        previous = &tap;
-    }
-    if (config >= 0 && bpf_map_lookup_elem(config, &zero, &c) == 0) {
-        tc_detach(pin_dir, (int)c.uplink_ifindex);
-        if (c.service_ifindex && if_indextoname(c.service_ifindex, name) && vs_host_pair_remove(name, e) < 0)
-            return -1;
-    }
-    for (struct dirent *x; (x = readdir(d));)
-        if (x->d_name[0] != '.' && unlinkat(dirfd(d), x->d_name, 0) < 0)
-            return err_sys(e, ERR_INTERNAL, "removing %s/%s", pin_dir, x->d_name);
-    return rmdir(pin_dir) < 0 ? err_sys(e, ERR_INTERNAL, "removing %s", pin_dir) : 0;
+    bool known = pinned_config(pin_dir, &c);
+    if (clear(pin_dir, known ? &c : NULL, e) < 0)
+        return -1;
+    if (known && c.service_ifindex && if_indextoname(c.service_ifindex, name) &&
+        vs_host_pair_remove(name, e) < 0)
+        return -1;
+    return rmdir(pin_dir) < 0 && errno != ENOENT ? err_sys(e, ERR_INTERNAL, "removing %s", pin_dir) : 0;
 }
 
 int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits,
@@ -207,7 +274,7 @@ int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs
         return err_sys(e, ERR_INTERNAL, "registering TAP %u", tap_ifindex);
     char what[32];
     snprintf(what, sizeof what, "TAP %u", tap_ifindex);
-    if (tc_attach(v->pin_dir, (int)tap_ifindex, v->skel->progs.from_cube, what, e) < 0) {
+    if (tc_attach(v->pin_dir, (int)tap_ifindex, TC_HANDLE, v->skel->progs.from_cube, what, e) < 0) {
         vs_detach(v, tap_ifindex, slot, NULL);
         return -1;
     }

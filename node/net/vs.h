@@ -5,6 +5,7 @@
 #pragma once
 
 #include "lib/base/err.h"
+#include "node/net/vs_ports.h"
 
 #include <stdint.h>
 
@@ -16,13 +17,16 @@ struct vs_options {
     uint32_t uplink_ip;  /* network order; 0 = the interface's first IPv4 address */
     /* The veth pair to the node's own services; NULL = sandboxes have no DNS. */
     const char *service_near, *service_far;
-    uint32_t service_ip;  /* network order: the node's address on the near end */
-    uint32_t service_net; /* host order: sandbox slot n asks from service_net + n */
+    uint32_t service_ip;   /* network order: the node's address on the near end */
+    uint32_t service_net;  /* host order: sandbox slot n asks from service_net + n */
+    struct vs_ports ports; /* of the uplink's address; zero = the node's own of before, or a free range */
 };
 
 /** Opens the pinned state, or makes it; programs are replaced atomically by this build's, sessions are kept.
  */
 int vs_open(struct vs **out, const struct vs_options *o, struct err *e);
+/** The ports that the node translates with. */
+struct vs_ports vs_ports_of(const struct vs *v);
 /** Forgets this process's handles. What runs in the kernel goes on. */
 void vs_close(struct vs *v);
 /** The end of CubeVS on this node, without a process that has it open: detaches every program, removes the

@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
-#define VS_ABI 1
+#define VS_ABI 2
 
 /* The guest's side, the same in every sandbox (contracts/internal.md §8). */
 #define VS_GUEST_IP 0xa9fe0015u   /* 169.254.0.21, host order */
@@ -20,10 +20,7 @@
         0x02, 0xcb, 0x00, 0x00, 0x00, 0x02                                                                   \
     }
 
-/* Ports of the uplink's address that are ours: the loader puts them into ip_local_reserved_ports. */
-#define VS_PORT_FIRST 40000u
-#define VS_PORTS 16384u /* a power of two: the start of a search is a hash masked by it */
-#define VS_PORT_TRIES 32
+#define VS_PORT_TRIES 32 /* ports tried for a new session */
 
 #define VS_MAX_SANDBOXES 16384
 #define VS_MAX_SESSIONS (1u << 20)
@@ -74,7 +71,8 @@ enum vs_tcp_state {
     VS_RESET
 };
 
-/* Map `vs_config`, one entry. */
+/* Map `vs_config`, one entry. The first three fields are the same in every ABI: a loader of another one
+ * cleans up by them. */
 struct vs_config {
     __u32 uplink_ifindex;
     __u32 uplink_ip;       /* source address of what leaves */
@@ -83,7 +81,9 @@ struct vs_config {
     __u32 service_ip;      /* the node's address for DNS; 0 = none */
     __u32 service_net;     /* sandboxes appear to the node's services as service_net + slot (host order) */
     __u8 service_mac[6];   /* of the near end */
-    __u8 pad[2];
+    __u16 port_first;      /* host order: ports of the uplink's address that are this node's … */
+    __u32 port_count;      /* … and how many */
+    __u32 abi;
 };
 
 struct vs_bucket {

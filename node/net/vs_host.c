@@ -2,7 +2,6 @@
  * restart meets what a former process made. */
 #include "node/net/vs_host.h"
 #include "lib/base/cleanup.h"
-#include "node/net/vs_abi.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -144,7 +143,7 @@ int vs_host_pair_remove(const char *near, struct err *e)
     return talk(&r, ENODEV, "removing the service pair", e);
 }
 
-int vs_host_reserve_ports(struct err *e)
+int vs_host_reserve_ports(struct vs_ports p, struct err *e)
 {
     char have[2048] = "", want[32], text[2100];
     _cleanup_fclose_ FILE *f = fopen(PORTS_PATH, "re");
@@ -152,7 +151,7 @@ int vs_host_reserve_ports(struct err *e)
         return err_sys(e, ERR_INTERNAL, "reading %s", PORTS_PATH);
     if (fgets(have, sizeof have, f))
         have[strcspn(have, "\n")] = '\0';
-    snprintf(want, sizeof want, "%u-%u", VS_PORT_FIRST, VS_PORT_FIRST + VS_PORTS - 1);
+    snprintf(want, sizeof want, "%u-%u", p.first, p.last);
     if (strstr(have, want))
         return 0;
     snprintf(text, sizeof text, "%s%s%s", have, have[0] ? "," : "", want);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lib/base/err.h"
+#include "node/net/vs_ports.h"
 
 #include <stdint.h>
 
@@ -15,7 +16,7 @@ int vs_host_pair_remove(const char *near, struct err *e);
 
 /** Adds CubeVS's ports to ip_local_reserved_ports, so that no socket of the host takes one for itself.
  * Idempotent. */
-int vs_host_reserve_ports(struct err *e);
+int vs_host_reserve_ports(struct vs_ports p, struct err *e);
 
 /** The interface of the IPv4 default route; `out` holds 16 bytes. */
 int vs_host_uplink(char out[16], struct err *e);

@@ -79,20 +79,21 @@ static __always_inline __u32 hash32(__u32 x)
 struct port_search {
     struct vs_reverse_key key;
     struct vs_reverse_value value;
-    __u32 start;
+    __u32 start, first, count;
     __s32 result; /* 0 found, else the last error */
 };
 
 static long try_port(__u32 i, void *arg)
 {
     struct port_search *s = arg;
-    __u32 port = VS_PORT_FIRST + ((s->start + i) & (VS_PORTS - 1));
+    __u32 port = s->first + (s->start + i) % (s->count ? s->count : 1);
     s->key.nat_port = bpf_htons((__u16)port);
     s->result = bpf_map_update_elem(&vs_reverse, &s->key, &s->value, BPF_NOEXIST);
     return s->result != -17; /* EEXIST: the next one */
 }
 
-static __always_inline enum vs_drop session_open(__u32 tap, struct vs_sandbox *sb, const struct packet *p,
+static __always_inline enum vs_drop session_open(const struct vs_config *cfg, __u32 tap,
+                                                 struct vs_sandbox *sb, const struct packet *p,
                                                  const struct vs_forward_key *fk, struct vs_session *out)
 {
     if (!session_rate_passed(sb))
@@ -104,6 +105,8 @@ static __always_inline enum vs_drop session_open(__u32 tap, struct vs_sandbox *s
         .value = {.tap = tap, .guest_port = p->sport},
         .start =
             hash32(fk->remote_ip ^ hash32(((__u32)p->sport << 16) ^ p->dport ^ tap ^ bpf_get_prandom_u32())),
+        .first = cfg->port_first,
+        .count = cfg->port_count,
         .result = -17,
     };
     bpf_loop(VS_PORT_TRIES, try_port, &s, 0);

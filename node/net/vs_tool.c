@@ -12,19 +12,21 @@
 
 static int usage(int status)
 {
-    printf("NAME\n    cube-vs - the sandbox network of this node, by hand\n\nSYNOPSIS\n"
-           "    cube-vs --pins DIR --uplink IF [--service NEAR FAR IP NET] COMMAND\n\nCOMMANDS\n"
-           "    load                                  load and attach\n"
-           "    attach TAP SLOT [SESSIONS [NEW/S [UP [DOWN]]]]   let a TAP send; limits, rates in bytes per "
-           "second\n"
-           "    detach TAP SLOT\n"
-           "    policy SLOT [allow CIDR...] [deny CIDR...]\n"
-           "    name SLOT IP SECONDS                  as DNS would open it\n"
-           "    ranges [deny CIDR...] [open CIDR...]\n"
-           "    sweep\n"
-           "    read TAP SLOT\n"
-           "    remove                                everything: programs, service pair, pins (needs no "
-           "--uplink)\n");
+    printf(
+        "NAME\n    cube-vs - the sandbox network of this node, by hand\n\nSYNOPSIS\n"
+        "    cube-vs --pins DIR --uplink IF [--service NEAR FAR IP NET] [--ports A-B] COMMAND\n\nCOMMANDS\n"
+        "    load                                  load and attach\n"
+        "    ports                                 the uplink's ports that it translates with\n"
+        "    attach TAP SLOT [SESSIONS [NEW/S [UP [DOWN]]]]   let a TAP send; limits, rates in bytes per "
+        "second\n"
+        "    detach TAP SLOT\n"
+        "    policy SLOT [allow CIDR...] [deny CIDR...]\n"
+        "    name SLOT IP SECONDS                  as DNS would open it\n"
+        "    ranges [deny CIDR...] [open CIDR...]\n"
+        "    sweep\n"
+        "    read TAP SLOT\n"
+        "    remove                                everything: programs, service pair, pins (needs no "
+        "--uplink)\n");
     return status;
 }
 
@@ -76,6 +78,10 @@ static int run(struct vs *v, int argc, char **argv, struct err *e)
     unsigned tap = argc > 1 ? if_nametoindex(argv[1]) : 0;
     if (strcmp(cmd, "load") == 0)
         return 0;
+    if (strcmp(cmd, "ports") == 0) {
+        struct vs_ports p = vs_ports_of(v);
+        return printf("%u-%u\n", p.first, p.last) < 0;
+    }
     if (strcmp(cmd, "attach") == 0 && argc >= 3) {
         struct vs_limits limits = {number(argc, argv, 3), number(argc, argv, 4), number(argc, argv, 5),
                                    number(argc, argv, 6)};
@@ -106,12 +112,18 @@ static int run(struct vs *v, int argc, char **argv, struct err *e)
 int main(int argc, char **argv)
 {
     struct vs_options o = {0};
+    struct err e = {0};
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
         if (strcmp(argv[i], "--pins") == 0 && i + 1 < argc) {
             o.pin_dir = argv[++i];
         } else if (strcmp(argv[i], "--uplink") == 0 && i + 1 < argc) {
             o.uplink = argv[++i];
+        } else if (strcmp(argv[i], "--ports") == 0 && i + 1 < argc) {
+            if (vs_ports_parse(argv[++i], &o.ports, &e) < 0) {
+                fprintf(stderr, "cube-vs: %s\n", e.msg);
+                return 2;
+            }
         } else if (strcmp(argv[i], "--service") == 0 && i + 4 < argc) {
             o.service_near = argv[++i];
             o.service_far = argv[++i];
@@ -124,7 +136,6 @@ int main(int argc, char **argv)
     bool remove = i < argc && strcmp(argv[i], "remove") == 0;
     if (i >= argc || !o.pin_dir || (!o.uplink && !remove))
         return usage(2);
-    struct err e = {0};
     struct vs *v = NULL;
     int rc = remove ? vs_remove(o.pin_dir, &e) : vs_open(&v, &o, &e);
     if (rc == 0 && !remove)
