@@ -3,7 +3,7 @@ import { Cluster, test, assert, equal, until, rejects, sleep, done, proto } from
 
 const c = new Cluster();
 await c.redis();
-const fast = { node_stale: '2500ms', node_lost: '5s', report_interval: '200ms', node_timeout: '2s' };
+const fast = { node_stale: '4s', node_lost: '7s', report_interval: '200ms', node_timeout: '2s' };
 const p1 = await c.master('m1', fast), p2 = await c.master('m2', fast);
 const n = await c.sim('n', [p1, p2], ['--nodes', 2]);
 await c.lifecycle('l1');
