@@ -59,11 +59,8 @@ static int run_guest(struct making *m, struct vm *vm, struct err *e)
     _cleanup_close_ int layer = state < 0 ? -1 : vm_layer_open(vm, e);
     if (layer < 0)
         return -1;
-    if (ftruncate(memory, (off_t)m->image.manifest.memory_mib << 20) < 0)
-        return err_sys(e, ERR_INTERNAL, "sizing the memory file");
     struct vm_image image;
-    image_to_vm(&m->image, layer, &image);
-    image.memory = memory;
+    image_to_vm(&m->image, layer, &image); /* RAM is anonymous: written at the end, in huge pages */
     if (vm_boot(vm, "", 0, &image, e) < 0 || guest_open(vm, n->cfg.boot_timeout_ms, e) < 0 ||
         guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e) < 0 ||
         guest_freeze(vm, n->cfg.boot_timeout_ms, e) < 0)

@@ -11,10 +11,17 @@ int mem_reserve(struct guest_mem *m, uint32_t mib, struct err *e)
     if (mib < 32 || mib > MEM_MAX_MIB)
         return err_set(e, ERR_INVALID, "guest memory of %u MiB: must be 32 to %u", mib, MEM_MAX_MIB);
     uint64_t size = (uint64_t)mib << 20;
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* Aligned, so that a huge page of the guest can be one of the host and one of its file: a clone then maps
+     * the kernel's code with 5 faults instead of 600. */
+    uint8_t *p = mmap(NULL, size + MEM_HUGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return err_sys(e, ERR_CAPACITY, "reserve %u MiB of guest memory", mib);
-    *m = (struct guest_mem){.base = p, .size = size};
+    uint64_t before = -(uintptr_t)p & (MEM_HUGE - 1);
+    if (before)
+        munmap(p, before);
+    munmap(p + before + size, MEM_HUGE - before);
+    *m = (struct guest_mem){.base = p + before, .size = size};
     return 0;
 }
 
@@ -38,6 +45,9 @@ int mem_map_file(struct guest_mem *m, int fd, bool shared, struct err *e)
                    MAP_FIXED | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE), fd, 0);
     if (p == MAP_FAILED)
         return err_sys(e, ERR_INTERNAL, "map the memory file");
+    /* What is not in the page cache is read in huge pages, as it was written (snapshot.c). Only a help. */
+    if (!shared)
+        madvise(p, m->size, MADV_HUGEPAGE);
     m->shared = shared;
     m->file_dev = st.st_dev;
     m->file_ino = st.st_ino;

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#define MEM_HUGE (2ull << 20) /* x86-64: one entry of the second level of page tables */
 #define MEM_PAGE 4096ull
 /** Guest-physical layout (device layout version 1): RAM up to 3 GiB, devices below 4 GiB, the rest of RAM
  * from 4 GiB on. */

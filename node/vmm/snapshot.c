@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define WRITEBACK_STEP (2 << 20) /* bytes after which writing to the disk starts */
+#define HUGE_PAGES_USED 256      /* of 512 */
 
 static int write_at(int fd, const void *p, uint64_t n, uint64_t off, struct err *e)
 {
@@ -41,23 +42,46 @@ static bool page_is_zero(const uint8_t *p)
     return true;
 }
 
-/* Writes [off, off+len) of RAM to the same place of the file, leaving holes for zero pages. */
-static int range_write_sparse(struct vm *vm, int fd, uint64_t off, uint64_t len, uint64_t *written,
-                              struct err *e)
+/* Whether a huge page of RAM is worth being written whole: then it also is one huge page of the page cache
+ * (file systems with large folios), which a clone maps with one fault. The price is its zero pages, once for
+ * all clones. */
+static bool huge_is_full(const struct vm *vm, uint64_t off)
 {
-    uint64_t end = off + len;
+    unsigned used = 0;
+
+    for (uint64_t p = 0; p < MEM_HUGE; p += MEM_PAGE)
+        used += !page_is_zero(vm->mem.base + off + p);
+    return used >= HUGE_PAGES_USED;
+}
+
+/* Writes [off, end), inside one huge page of RAM, to the same place of the file, leaving holes for zero
+ * pages. */
+static int block_write(struct vm *vm, int fd, uint64_t off, uint64_t end, uint64_t *written, struct err *e)
+{
+    bool whole = end - off == MEM_HUGE && huge_is_full(vm, off);
 
     while (off < end) {
         uint64_t from = off;
-        while (off < end && !page_is_zero(vm->mem.base + off))
+        while (off < end && (whole || !page_is_zero(vm->mem.base + off)))
             off += MEM_PAGE;
-        if (off > from) {
-            if (write_at(fd, vm->mem.base + from, off - from, from, e) < 0)
-                return -1;
-            *written += off - from;
-        }
+        if (off > from && write_at(fd, vm->mem.base + from, off - from, from, e) < 0)
+            return -1;
+        *written += off - from;
         while (off < end && page_is_zero(vm->mem.base + off))
             off += MEM_PAGE;
+    }
+    return 0;
+}
+
+static int range_write_sparse(struct vm *vm, int fd, uint64_t off, uint64_t end, uint64_t *written,
+                              struct err *e)
+{
+    for (uint64_t next; off < end; off = next) {
+        next = (off | (MEM_HUGE - 1)) + 1;
+        if (next > end)
+            next = end;
+        if (block_write(vm, fd, off, next, written, e) < 0)
+            return -1;
     }
     return 0;
 }
@@ -87,8 +111,15 @@ static int memory_full(struct vm *vm, int fd, uint64_t *written, struct err *e)
     if (vm->restored || vm->mem.shared ||
         pagescan(vm->pagemap_fd, vm->mem.base, vm->mem.size, PAGESCAN_OWN, &x, NULL) < 0)
         rc = range_write_sparse(vm, fd, 0, vm->mem.size, written, e);
-    for (uint64_t i = 0; rc == 0 && i < x.n; i++)
-        rc = range_write_sparse(vm, fd, x.v[i].offset, x.v[i].length, written, e);
+    uint64_t done = 0;
+    for (uint64_t i = 0; rc == 0 && i < x.n; i++) { /* the huge pages that have touched ones */
+        uint64_t end = (x.v[i].offset + x.v[i].length + MEM_HUGE - 1) & ~(MEM_HUGE - 1);
+        uint64_t from = x.v[i].offset & ~(MEM_HUGE - 1);
+        from = from < done ? done : from;
+        done = end < vm->mem.size ? end : vm->mem.size;
+        if (from < done)
+            rc = range_write_sparse(vm, fd, from, done, written, e);
+    }
     mem_extents_free(&x);
     return rc;
 }
