@@ -1,5 +1,5 @@
 /* The rate limit of a team's requests (contracts/e2b.md §7): so many per window, counted over all threads of
- * the process. */
+ * the process, and over all instances of cube-api as far as they have told each other (api/cell.h). */
 #pragma once
 
 #include "api/call.h"
@@ -8,7 +8,22 @@
  * returns -1. */
 int limit_check(struct call *c);
 
-/** The counting alone: whether request number `*used` of this window is within `limit`, and the seconds to
- * the next window. */
-bool limit_count(const char *team, int64_t now_ms, int64_t limit, int64_t window_ms, int64_t *used,
-                 int64_t *reset_s);
+struct limit_result {
+    int64_t used;    /* the number of this request in the window, all instances together */
+    int64_t untold;  /* counted here since the others were told */
+    int64_t reset_s; /* to the next window */
+};
+/** The counting alone. Any thread. */
+struct limit_result limit_count(const char *team, int64_t now_ms, int64_t window_ms);
+
+/** What the other instances do not know yet of one team's window. */
+struct limit_delta {
+    uint64_t team; /* hash of its ID */
+    uint32_t window, more;
+    uint32_t mine; /* counted here in all, `more` included */
+    unsigned place;
+};
+/** Hands each of them over, once. From one thread only. */
+void limit_deltas(void (*each)(const struct limit_delta *d, void *data), void *data);
+/** All instances together had counted `total` when they took note of the delta. The same thread. */
+void limit_learn(const struct limit_delta *d, int64_t total);

@@ -1,4 +1,5 @@
 /* cube-api: reads the configuration, starts one worker per thread, and drains them at the end. */
+#include "api/cell.h"
 #include "api/metrics.h"
 #include "api/server.h"
 #include "lib/base/cleanup.h"
@@ -16,6 +17,7 @@
 
 static struct settings {
     struct api api;
+    struct cell_config cell;
     char *admin_listen, *key_dir, *ca, *cert, *key, *admin_token_file, *auth_url;
 } s;
 
@@ -24,7 +26,12 @@ static const struct config_key keys[] = {
     {"listen", CONFIG_STR, KEY(api.listen), "127.0.0.1:3000", 0, 0, "address of the API"},
     {"admin_listen", CONFIG_STR, KEY(admin_listen), "127.0.0.1:3100", 0, 0,
      "address of /metrics, /healthz, /readyz"},
-    {"master", CONFIG_STR, KEY(api.master), "127.0.0.1:3010", 0, 0, "addresses of masters"},
+    {"master", CONFIG_STR, KEY(api.master), "discover", 0, 0,
+     "addresses of masters, or \"discover\" to find them in Redis"},
+    {"redis", CONFIG_STR, KEY(cell.redis), NULL, 0, 0, "for discovery, and for limits over all instances"},
+    {"redis_user", CONFIG_STR, KEY(cell.redis_user), NULL, 0, 0, "ACL user of Redis"},
+    {"redis_password_file", CONFIG_STR, KEY(cell.redis_password_file), NULL, 0, 0, "file with its password"},
+    {"cell", CONFIG_STR, KEY(cell.cell), NULL, 0, 0, "character of this cell"},
     {"domain", CONFIG_STR, KEY(api.domain), NULL, 0, 0, "domain of the ingress, or nothing"},
     {"key_dir", CONFIG_STR, KEY(key_dir), NULL, 0, 0, "directory of the role keys"},
     {"ca", CONFIG_STR, KEY(ca), NULL, 0, 0, "the cluster's CA; with cert and key, TLS to the masters"},
@@ -46,7 +53,7 @@ static const struct config_key keys[] = {
     {"master_wait", CONFIG_MS, KEY(api.master_wait_ms), "5s", 0, 600000,
      "for a master that is being restarted"},
     {"rate_limit", CONFIG_INT, KEY(api.rate_limit), "20000", 0, 1000000000,
-     "requests of a team per window; 0 = no limit"},
+     "requests of a team per window, over all instances; 0 = no limit"},
     {"rate_window", CONFIG_MS, KEY(api.rate_window_ms), "30s", 1000, 3600000, "window of the rate limit"},
     {"auth_url", CONFIG_STR, KEY(auth_url), "", 0, 0,
      "http:// address asked about keys that the platform does not know, or nothing"},
@@ -78,9 +85,10 @@ static int load_admin_token(struct err *e)
 
 static bool ready(char why[128], void *data)
 {
-    if (!atomic_load(&s.api.draining))
+    bool draining = atomic_load(&s.api.draining);
+    if (!draining && !cell_without_master())
         return true;
-    snprintf(why, 128, "shutting down");
+    snprintf(why, 128, draining ? "shutting down" : "no master is known yet");
     return false;
 }
 
@@ -122,7 +130,8 @@ static int start(struct loop *l, struct err *e)
         if (worker_start(&workers[i], &s.api, loop, e) < 0)
             return -1;
     }
-    if (admin_listen(l, s.admin_listen, ready, NULL, e) < 0 || start_threads(e) < 0)
+    if (cell_start(&s.cell, &s.api, workers, l, e) < 0 ||
+        admin_listen(l, s.admin_listen, ready, NULL, e) < 0 || start_threads(e) < 0)
         return -1;
     log_info("listening on %s with %lld threads", s.api.listen, (long long)s.api.threads);
     return 0;
@@ -149,6 +158,7 @@ static void drain_worker(void *data)
 static void drain(void)
 {
     atomic_store(&s.api.draining, true);
+    cell_stop(); /* before the workers get their last message */
     for (int64_t i = 0; i < s.api.threads; i++)
         loop_post(workers[i].loop, drain_worker, &workers[i]);
 }

@@ -353,9 +353,12 @@ int worker_start(struct worker *w, struct api *api, struct loop *loop, struct er
     w->keys = key_cache_new();
     if (!w->keys)
         return err_set(e, ERR_INTERNAL, "starting a worker: out of memory");
-    w->masters = masters_new(loop, api->creds, api->master, e);
+    bool discover = strcmp(api->master, "discover") == 0;
+    w->masters = masters_new(loop, api->creds, discover);
     if (!w->masters)
-        return -1;
+        return err_set(e, ERR_INTERNAL, "starting a worker: out of memory");
+    if (!discover && masters_set(w->masters, api->master, e) < 0)
+        return err_wrap(e, "api.master");
     w->listener = loop_listen(loop, api->listen, api->threads > 1, false, on_accepted, w, e);
     if (!w->listener)
         return -1;

@@ -14,7 +14,7 @@ struct masters;
 /** Configuration, common to all workers; read-only after start. */
 struct api {
     char *listen;
-    char *master;      /* addresses by comma */
+    char *master;      /* addresses by comma, or "discover" */
     char *domain;      /* "" = none */
     char *cors_origin; /* "*", an origin, or "" = no CORS */
     int64_t threads;

@@ -12,12 +12,13 @@
 struct upstream {
     struct call *call;
     struct rpc_out *rpc;
+    struct master *master; /* while rpc is in flight */
     struct loop_timer retry;
     const char *path;
     const ProtobufCMessageDescriptor *in, *out;
     uint8_t *packed;
     size_t packed_len;
-    unsigned flags, number;
+    unsigned flags;
     int64_t give_up_ms, deadline_ms;
     call_reply_cb *reply;
     call_error_cb *failed;
@@ -63,25 +64,34 @@ static void finish(struct upstream *u, const struct err *e)
         call_fail(c, e);
 }
 
-static void on_reply(const ProtobufCMessage *reply, const struct err *e, void *data)
+static void settle(struct upstream *u, const ProtobufCMessage *reply, const struct err *e)
 {
-    struct upstream *u = data;
     struct call *c = u->call;
-    u->rpc = NULL;
     if (reply) {
         c->upstream = NULL;
         u->reply(c, reply);
         return;
     }
-    int64_t now = loop_now_ms(c->w->loop);
-    if (may_repeat(u, e) && now < u->give_up_ms) {
-        masters_failed(c->w->masters, u->number);
+    if (may_repeat(u, e) && loop_now_ms(c->w->loop) < u->give_up_ms) {
         u->retry.fire = on_retry;
         loop_timer_start(c->w->loop, &u->retry,
                          masters_count(c->w->masters) > 1 ? RETRY_DELAY_MS / 10 : RETRY_DELAY_MS);
         return;
     }
     finish(u, e);
+}
+
+/* The master is left last: what the answer lies in may end with its connection. */
+static void on_reply(const ProtobufCMessage *reply, const struct err *e, void *data)
+{
+    struct upstream *u = data;
+    struct master *master = u->master;
+    u->rpc = NULL;
+    u->master = NULL;
+    if (!reply && may_repeat(u, e))
+        masters_failed(u->call->w->masters, master);
+    settle(u, reply, e);
+    masters_leave(master);
 }
 
 static void start(struct upstream *u)
@@ -94,10 +104,18 @@ static void start(struct upstream *u)
         finish(u, &e);
         return;
     }
-    struct rpc_client *client = masters_current(c->w->masters, &u->number);
+    u->master = masters_take(c->w->masters);
     int64_t left = u->deadline_ms - loop_now_ms(c->w->loop);
-    u->rpc = rpc_unary(client, u->path, in, u->out, left > 1 ? left : 1, c->trace, on_reply, u);
+    if (u->master)
+        u->rpc = rpc_unary(master_client(u->master), u->path, in, u->out, left > 1 ? left : 1, c->trace,
+                           on_reply, u);
     protobuf_c_message_free_unpacked(in, NULL);
+    if (u->master)
+        return;
+    struct err e = {0};
+    err_set(&e, ERR_UNAVAILABLE, "no master is known: none has announced itself in Redis yet");
+    e.sys = ECONNREFUSED; /* never sent */
+    settle(u, NULL, &e);
 }
 
 void call_master(struct call *c, const char *path, const ProtobufCMessage *in,
@@ -131,5 +149,8 @@ void upstream_cancel(struct call *c)
     loop_timer_stop(c->w->loop, &u->retry);
     if (u->rpc)
         rpc_out_cancel(u->rpc);
+    if (u->master)
+        masters_leave(u->master);
     u->rpc = NULL;
+    u->master = NULL;
 }

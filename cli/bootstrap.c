@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -35,12 +36,22 @@ static int make_dir(struct err *e, uid_t owner, mode_t mode, const char *fmt, ..
     return 0;
 }
 
-/* Writes a new file with its final owner and mode under a temporary name, then links it: an existing one
- * wins. */
+/* Whether the file holds just this text. */
+static bool holds(const char *path, const char *text)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t n = strlen(text);
+    _cleanup_free_ char *have = malloc(n + 1);
+    return fd >= 0 && have && read(fd, have, n + 1) == (ssize_t)n && memcmp(have, text, n) == 0;
+}
+
+/* Writes a file with its final owner and mode under a temporary name, then gives it its name. An existing one
+ * wins unless `replace`; one that would not change is not touched, for its time of change restarts who reads
+ * it (cli/supervise.c). */
 static int write_once(const char *path, const char *text, uid_t uid, gid_t gid, mode_t mode, bool replace,
                       struct err *e)
 {
-    if (!replace && access(path, F_OK) == 0)
+    if (replace ? holds(path, text) : access(path, F_OK) == 0)
         return 0;
     char tmp[600];
     snprintf(tmp, sizeof tmp, "%s.new", path);
@@ -84,6 +95,7 @@ static const struct {
     {"seed", "", 32, UID_MASTER, UID_MASTER, 0600},
     {"api_key", "e2b_", 20, 0, 0, 0600},
     {"redis-master.pw", "", 32, UID_MASTER, UID_MASTER, 0600},
+    {"redis-api.pw", "", 32, UID_API, UID_API, 0600},
     {"redis-lifecycle.pw", "", 32, UID_LIFECYCLE, UID_LIFECYCLE, 0600},
     {"redis-proxy.pw", "", 32, UID_PROXY, UID_PROXY, 0600},
 };
@@ -119,6 +131,7 @@ static const struct {
     const char *rules;
 } acl[] = {
     {"master", "~{c0}:* +@all -@admin -@dangerous +info"},
+    {"api", "%R~{c0}:svc:* ~{c0}:rl:* +@read +@write +@connection +@scripting -@dangerous"},
     {"lifecycle",
      "%R~{c0}:dl:* %R~{c0}:sb:* %R~{c0}:svc:* %R~{c0}:ev %R~{c0}:act:* %R~{c0}:meta ~{c0}:claim:* "
      "~{c0}:svc:lifecycle ~{c0}:svc:lifecycle:* "
@@ -187,8 +200,8 @@ static int make_config(const struct settings *s, struct err *e)
         buf_printf(&y, "  redis: unix:%s/redis/redis.sock\n", s->run_dir);
     else
         buf_printf(&y, "  redis: %s\n", s->redis);
-    section(&y, "api", b, b + 100, st, false);
-    buf_printf(&y, "  master: 127.0.0.1:%d\n  admin_token_file: %s/keys/admin_token\n", b + 10, st);
+    section(&y, "api", b, b + 100, st, own);
+    buf_printf(&y, "  master: discover\n  admin_token_file: %s/keys/admin_token\n", st);
     section(&y, "master", b + 10, b + 110, st, own);
     buf_printf(&y, "  journal: %s/master/catalog.journal\n", st);
     section(&y, "lifecycle", b + 30, b + 130, st, own);

@@ -14,7 +14,7 @@ const metric = async (name) => {
 function raw(pieces, ms = 30000, to = c) {
   return new Promise((resolve) => {
     let text = '', start = Date.now()
-    const s = net.connect(to.ports.api, '127.0.0.1')
+    const s = net.connect(to.apis[0].port, '127.0.0.1')
     const end = (closed) => { clearTimeout(timer); s.destroy(); resolve({ text, closed, ms: Date.now() - start }) }
     const timer = setTimeout(() => end(false), ms)
     s.on('data', (d) => { text += d })
@@ -112,7 +112,7 @@ await test('wire: when the client leaves, the work for it is cancelled', async (
   const before = await metric('cube_api_client_disconnects_total')
   await c.node('delay start 5000')
   const body = '{"templateID":"base"}'
-  const s = net.connect(c.ports.api, '127.0.0.1')
+  const s = net.connect(c.apis[0].port, '127.0.0.1')
   s.write(post(body, `Content-Length: ${body.length}\r\n`))
   await until(async () => await metric('cube_api_requests_in_flight') >= 1, 30000, 'the create is in flight')
   s.destroy()

@@ -43,7 +43,8 @@ function listening(port) {
 }
 
 export class Control {
-  // options: nodes, nodeArgs, api (extra keys of the section), master (extra keys), lifecycle (true: start it), masters (how many)
+  // options: nodes, nodeArgs, api (extra keys of the section), apis (how many), master (extra keys), lifecycle (true: start it), masters (how many
+  // addresses there are for masters), mastersUp (how many of them are started)
   static async start(options = {}) {
     const c = new Control()
     c.options = options
@@ -62,10 +63,16 @@ export class Control {
 
   async begin() {
     const masters = this.options.masters ?? 1
-    const ports = await freePorts(7 + 2 * masters)
-    this.ports = { redis: ports[0], api: ports[1], apiAdmin: ports[2], lifecycle: ports[3], lifecycleAdmin: ports[4] }
+    const apis = this.options.apis ?? 1
+    const ports = await freePorts(7 + 2 * (masters + apis))
+    this.ports = { redis: ports[0], lifecycle: ports[3], lifecycleAdmin: ports[4] }
     this.masters = []
     for (let i = 0; i < masters; i++) this.masters.push({ port: ports[7 + 2 * i], admin: ports[8 + 2 * i] })
+    this.apis = []
+    for (let i = 0, at = 7 + 2 * masters; i < apis; i++, at += 2)
+      this.apis.push({ port: ports[at], url: `http://127.0.0.1:${ports[at]}`, adminUrl: `http://127.0.0.1:${ports[at + 1]}` })
+    this.url = this.apis[0].url
+    this.adminUrl = this.apis[0].adminUrl
     this.keys = join(this.dir, 'keys')
     mkdirSync(this.keys, { mode: 0o700 })
     for (const name of ['api', 'master', 'node', 'lifecycle', 'proxy', 'admin'])
@@ -76,9 +83,9 @@ export class Control {
     mkdirSync(join(this.dir, 'redis'))
     mkdirSync(join(this.dir, 'store'))
     await this.redis()
-    await Promise.all(this.masters.map((_, i) => this.master(i)))
+    await Promise.all(this.masters.slice(0, this.options.mastersUp).map((_, i) => this.master(i)))
     await this.simulate()
-    await this.api()
+    await Promise.all(this.apis.map((_, i) => this.api(i)))
     if (this.options.lifecycle) await this.lifecycle()
     await this.bootstrap()
   }
@@ -112,13 +119,13 @@ export class Control {
     await until(() => listening(m.port), 30000, 'cube-master')
   }
 
-  async api() {
-    this.url = `http://127.0.0.1:${this.ports.api}`
-    this.adminUrl = `http://127.0.0.1:${this.ports.apiAdmin}`
-    this.run('api', process.env.CUBE_API_PROGRAM ?? join(build, 'api/cube-api'), ['--config', this.yaml('api', {
-      listen: `127.0.0.1:${this.ports.api}`, admin_listen: `127.0.0.1:${this.ports.apiAdmin}`,
+  // The first is named "api", the others "api1" ….
+  async api(i = 0) {
+    const name = i ? `api${i}` : 'api'
+    this.run(name, process.env.CUBE_API_PROGRAM ?? join(build, 'api/cube-api'), ['--config', this.yaml(name, {
+      listen: `127.0.0.1:${this.apis[i].port}`, admin_listen: this.apis[i].adminUrl.slice('http://'.length),
       master: this.masters.map((m) => `127.0.0.1:${m.port}`).join(','), ...this.options.api })])
-    await until(() => listening(this.ports.api), 30000, 'cube-api')
+    await until(() => listening(this.apis[i].port), 30000, 'cube-api')
   }
 
   async lifecycle() {
@@ -181,6 +188,10 @@ export class Control {
     const child = this.processes.get(name)
     child.kill('SIGKILL')
     await child.ended
+  }
+
+  log(name) {
+    return readFileSync(join(this.dir, `${name}.log`), 'utf8')
   }
 
   logs() {
