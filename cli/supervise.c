@@ -26,15 +26,20 @@
 #define STABLE_MS 10000 /* a daemon that ran this long starts its next pause small again */
 #define STOP_MS 8000    /* then SIGKILL */
 
+/* Which file it was that a process was started from. */
+struct version {
+    dev_t dev;
+    ino_t ino;
+    struct timespec mtime;
+};
+
 struct child {
     const struct daemon_spec *spec;
     pid_t pid;
     int64_t started_ms, start_at_ms;
     int pause_ms;
-    bool refreshing; /* ended by us, to be started from its new program */
-    dev_t dev;
-    ino_t ino;
-    struct timespec mtime;
+    bool refreshing; /* ended by us, to be started from its new program or configuration */
+    struct version program, config;
 };
 
 struct supervisor {
@@ -78,6 +83,32 @@ pid_t supervise_daemon_pid(const struct settings *s, const char *name)
     return read_pid(path);
 }
 
+static struct version version_of(const char *path)
+{
+    struct stat st = {0};
+    if (stat(path, &st) < 0)
+        return (struct version){0};
+    return (struct version){.dev = st.st_dev, .ino = st.st_ino, .mtime = st.st_mtim};
+}
+
+/* A file that is not there for a moment is no change. */
+static bool version_differs(const struct version *a, const struct version *now)
+{
+    return now->ino && (a->dev != now->dev || a->ino != now->ino || a->mtime.tv_sec != now->mtime.tv_sec ||
+                        a->mtime.tv_nsec != now->mtime.tv_nsec);
+}
+
+/* For Redis the file with its users stands for all, for that is what changes. */
+static void versions(const struct settings *s, const struct daemon_spec *d, struct version *program,
+                     struct version *config)
+{
+    char path[512];
+    daemon_binary(d, path, sizeof path);
+    *program = version_of(path);
+    snprintf(path, sizeof path, "%s/%s", s->state_dir, d->binary ? "cube.yaml" : "redis/users.acl");
+    *config = version_of(path);
+}
+
 static void exec_daemon(const struct supervisor *sv, const struct daemon_spec *d)
 {
     char binary[512], config[256], log[256];
@@ -110,14 +141,7 @@ static void exec_daemon(const struct supervisor *sv, const struct daemon_spec *d
 
 static void start(struct supervisor *sv, struct child *c)
 {
-    char binary[512];
-    struct stat st = {0};
-    daemon_binary(c->spec, binary, sizeof binary);
-    if (stat(binary, &st) == 0) {
-        c->dev = st.st_dev;
-        c->ino = st.st_ino;
-        c->mtime = st.st_mtim;
-    }
+    versions(sv->settings, c->spec, &c->program, &c->config);
     pid_t pid = fork();
     if (pid == 0)
         exec_daemon(sv, c->spec);
@@ -159,23 +183,16 @@ static void reap(struct supervisor *sv)
                 ended(sv, &sv->children[i], status);
 }
 
-static bool program_changed(const struct child *c)
-{
-    char binary[512];
-    struct stat st;
-    daemon_binary(c->spec, binary, sizeof binary);
-    return stat(binary, &st) == 0 &&
-           (st.st_dev != c->dev || st.st_ino != c->ino || st.st_mtim.tv_sec != c->mtime.tv_sec ||
-            st.st_mtim.tv_nsec != c->mtime.tv_nsec);
-}
-
 static void refresh(struct supervisor *sv)
 {
     for (size_t i = 0; i < sv->n; i++) {
         struct child *c = &sv->children[i];
         c->start_at_ms = 0;
-        if (c->pid && program_changed(c)) {
-            log_info("%s has a new program", c->spec->name);
+        struct version program, config;
+        versions(sv->settings, c->spec, &program, &config);
+        bool new_program = version_differs(&c->program, &program);
+        if (c->pid && (new_program || version_differs(&c->config, &config))) {
+            log_info("%s has a new %s", c->spec->name, new_program ? "program" : "configuration");
             c->refreshing = true;
             kill(c->pid, SIGTERM);
         }
