@@ -246,7 +246,8 @@ int bootstrap(const struct settings *s, struct err *e)
     if (check_passable(st, e) < 0 || check_passable(run, e) < 0)
         return -1;
     if (make_dir(e, 0, 0755, "%s", st) < 0 || make_dir(e, 0, 0755, "%s/keys", st) < 0 ||
-        make_dir(e, 0, 0755, "%s/log", st) < 0 || make_dir(e, UID_NODE, 0755, "%s/store", st) < 0 ||
+        make_dir(e, 0, 0755, "%s/log", st) < 0 || make_dir(e, 0, 0755, "%s/bin", st) < 0 ||
+        make_dir(e, UID_NODE, 0755, "%s/store", st) < 0 ||
         make_dir(e, UID_NODE, 0700, "%s/sandboxes", st) < 0 ||
         make_dir(e, UID_REDIS, 0700, "%s/redis", st) < 0 ||
         make_dir(e, UID_MASTER, 0700, "%s/master", st) < 0 || make_dir(e, 0, 0755, "%s", run) < 0 ||

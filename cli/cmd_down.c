@@ -1,8 +1,8 @@
 /* `cube down` and `cube status`. Down ends every running sandbox, the daemons and Redis, and sweeps what VMs
  * left on the host; paused sandboxes, templates and keys stay in the state directory. */
 #include "cli/commands.h"
-#include "cli/daemons.h"
 #include "cli/http.h"
+#include "cli/programs.h"
 #include "cli/progress.h"
 #include "cli/supervise.h"
 #include "lib/base/cleanup.h"
@@ -66,17 +66,14 @@ static int run_program(const char *binary, char *const *argv, struct err *e)
 static int sweep(const struct settings *s, struct err *e)
 {
     char binary[512], config[256], pins[256];
-    const struct daemon_spec *d = daemon_table;
-    while (strcmp(d->name, "cube-jailer") != 0)
-        d++;
     snprintf(config, sizeof config, "%s/cube.yaml", s->state_dir);
     snprintf(pins, sizeof pins, "%s/bpf/vs", s->run_dir);
     if (access(config, F_OK) < 0)
         return 0;
-    snprintf(binary, sizeof binary, "%s/node/net/cube-vs", daemon_build_dir());
+    program_path(s, "cube-vs", binary, sizeof binary);
     if (run_program(binary, (char *[]){"cube-vs", "--pins", pins, "remove", NULL}, e) < 0)
         return -1;
-    daemon_binary(d, binary, sizeof binary);
+    program_path(s, "cube-jailer", binary, sizeof binary);
     return run_program(binary, (char *[]){"cube-jailer", "--config", config, "--sweep", NULL}, e);
 }
 

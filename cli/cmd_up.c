@@ -2,9 +2,9 @@
 #include "cli/bootstrap.h"
 #include "cli/checks.h"
 #include "cli/commands.h"
-#include "cli/daemons.h"
 #include "cli/envd.h"
 #include "cli/http.h"
+#include "cli/programs.h"
 #include "cli/progress.h"
 #include "cli/supervise.h"
 #include "lib/base/cleanup.h"
@@ -51,8 +51,17 @@ static int import_template(struct up *u, struct err *e)
     const struct daemon_spec *d = daemon_table;
     while (strcmp(d->name, "cube-node") != 0)
         d++;
+    const char *const paths[] = {u->base, u->kernel, u->tools};
+    char from[3][32];
+    int in[3];
+    for (size_t i = 0; i < 3; i++) { /* opened as root: the node's user may not reach where they lie */
+        in[i] = open(paths[i], O_RDONLY);
+        if (in[i] < 0)
+            return err_sys(e, ERR_NOT_FOUND, "opening %s", paths[i]);
+        snprintf(from[i], sizeof from[i], "/proc/self/fd/%d", in[i]);
+    }
     char binary[512], config[256];
-    daemon_binary(d, binary, sizeof binary);
+    program_of(&u->s, d, binary, sizeof binary);
     snprintf(config, sizeof config, "%s/cube.yaml", u->s.state_dir);
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) < 0)
@@ -62,10 +71,12 @@ static int import_template(struct up *u, struct err *e)
         dup2(fds[1], STDOUT_FILENO);
         daemon_drop_privileges(d);
         execl(binary, "cube-node", "template", "import", "--config", config, "--name", "base", "--root",
-              u->base, "--kernel", u->kernel, "--tools", u->tools, (char *)NULL);
+              from[0], "--kernel", from[1], "--tools", from[2], (char *)NULL);
         _exit(127);
     }
     close(fds[1]);
+    for (size_t i = 0; i < 3; i++)
+        close(in[i]);
     FILE *f = fdopen(fds[0], "re");
     char line[256];
     while (f && fgets(line, sizeof line, f))
@@ -279,6 +290,9 @@ static int up(struct up *u, struct err *e)
     p = progress_step("directories and keys");
     int bad = bootstrap(&u->s, e);
     if (progress_end(&p, bad < 0 ? bad : settings_save(&u->s, e), "%s", u->s.state_dir) < 0)
+        return -1;
+    p = progress_step("programs");
+    if (progress_end(&p, programs_install(&u->s, e), "%s/bin", u->s.state_dir) < 0)
         return -1;
     p = progress_step("template base");
     if (progress_end(&p, import_template(u, e), "%s", u->template_id) < 0)

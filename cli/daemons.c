@@ -54,14 +54,6 @@ const char *daemon_build_dir(void)
     return dir;
 }
 
-void daemon_binary(const struct daemon_spec *d, char *out, size_t cap)
-{
-    if (d->binary)
-        snprintf(out, cap, "%s/%s", daemon_build_dir(), d->binary);
-    else
-        snprintf(out, cap, "/usr/bin/redis-server");
-}
-
 static void keep_net_caps(void)
 {
     static const int caps[] = {CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON};

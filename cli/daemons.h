@@ -17,7 +17,7 @@
 /** One daemon. Ports are offsets to `port_base`. */
 struct daemon_spec {
     const char *name;      /* "cube-api" */
-    const char *binary;    /* below the build directory; NULL = found in PATH (redis-server) */
+    const char *binary;    /* below the build directory; NULL = not ours (redis-server) */
     uid_t uid;             /* also the gid */
     gid_t extra_groups[2]; /* 0 = none */
     bool net_caps;         /* keeps CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON */
@@ -29,9 +29,6 @@ extern const struct daemon_spec daemon_table[];
 
 /** Directory of the build tree, from $CUBE_BIN_DIR or from where this program lies. */
 const char *daemon_build_dir(void);
-
-/** Path of a program below the build directory. */
-void daemon_binary(const struct daemon_spec *d, char *out, size_t cap);
 
 /** Becomes the daemon's user, with no capability but those of the table; ends the process when it cannot. */
 void daemon_drop_privileges(const struct daemon_spec *d);

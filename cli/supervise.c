@@ -2,7 +2,7 @@
  * a daemon that ends is started again after a growing pause, and VM processes are never its children: they
  * belong to the jailer. */
 #include "cli/supervise.h"
-#include "cli/daemons.h"
+#include "cli/programs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -103,7 +103,7 @@ static void versions(const struct settings *s, const struct daemon_spec *d, stru
                      struct version *config)
 {
     char path[512];
-    daemon_binary(d, path, sizeof path);
+    program_of(s, d, path, sizeof path);
     *program = version_of(path);
     snprintf(path, sizeof path, "%s/%s", s->state_dir, d->binary ? "cube.yaml" : "redis/users.acl");
     *config = version_of(path);
@@ -113,7 +113,7 @@ static void exec_daemon(const struct supervisor *sv, const struct daemon_spec *d
 {
     char binary[512], config[256], log[256];
     const struct settings *s = sv->settings;
-    daemon_binary(d, binary, sizeof binary);
+    program_of(s, d, binary, sizeof binary);
     snprintf(log, sizeof log, "%s/log/%s.log", s->state_dir, d->name);
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0640);
     if (fd >= 0) {
