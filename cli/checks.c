@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/kvm.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <netinet/in.h>
 
 #define MSR_PVM_PROBE 0x4b564d11u
@@ -91,6 +93,25 @@ static struct check_result check_tun(void)
     return result(CHECK_BAD, "tun", "modprobe tun", "/dev/net/tun: %s", strerror(errno));
 }
 
+/* What cube-jailer does for each VM, in a child. A chroot and user.max_user_namespaces=0 both forbid it. */
+static struct check_result check_namespaces(void)
+{
+    const char *fix = "sysctl user.max_user_namespaces above 0; not inside a chroot";
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
+                      CLONE_NEWUTS) < 0
+                  ? errno & 0x7f
+                  : 0);
+    int status = 0;
+    if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status))
+        return result(CHECK_BAD, "namespaces", fix, "could not be tried: %s", strerror(errno));
+    if (WEXITSTATUS(status) != 0)
+        return result(CHECK_BAD, "namespaces", fix, "a jail cannot be made: %s",
+                      strerror(WEXITSTATUS(status)));
+    return result(CHECK_OK, "namespaces", "", "user, mount, pid, net, ipc, uts");
+}
+
 static struct check_result check_cgroup(void)
 {
     _cleanup_fclose_ FILE *f = fopen("/sys/fs/cgroup/cgroup.controllers", "re");
@@ -162,7 +183,7 @@ static bool port_taken(int port)
 
 static struct check_result check_ports(const struct settings *s)
 {
-    static const int offsets[] = {0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141};
+    static const int offsets[] = {0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141, 144};
     char lock[256];
     snprintf(lock, sizeof lock, "%s/pid/cube-api", s->run_dir);
     if (access(lock, F_OK) == 0)
@@ -189,6 +210,7 @@ int checks_run(const struct settings *s, struct check_result out[CHECKS_MAX])
     out[n++] = check_root();
     out[n++] = check_kvm();
     out[n++] = check_tun();
+    out[n++] = check_namespaces();
     out[n++] = check_cgroup();
     out[n++] = check_btf();
     out[n++] = check_memory();
