@@ -24,9 +24,9 @@ int cmd_doctor(int argc, char **argv)
     struct check_result r[CHECKS_MAX];
     int n = checks_run(&s, r), bad = 0;
     for (int i = 0; i < n; i++) {
-        printf("  %-5s %-8s %s\n", marks[r[i].level], r[i].name, r[i].finding);
+        printf("  %-5s %-10s %s\n", marks[r[i].level], r[i].name, r[i].finding);
         if (r[i].fix[0])
-            printf("        %-8s fix: %s\n", "", r[i].fix);
+            printf("        %-10s fix: %s\n", "", r[i].fix);
         bad += r[i].level == CHECK_BAD;
     }
     return bad ? 1 : 0;

@@ -4,7 +4,20 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define PORT_BASE_MIN 1024
+#define PORT_BASE_MAX 65000
+
+static const struct {
+    const char *name, *env;
+} options[] = {
+    {"--state", "CUBE_STATE_DIR"},
+    {"--run", "CUBE_RUN_DIR"},
+    {"--redis", "CUBE_COMMON_REDIS"},
+    {"--port-base", "CUBE_PORT_BASE"},
+};
 
 static void copy(char *out, size_t cap, const char *s)
 {
@@ -23,6 +36,18 @@ static void from_json(char *out, size_t cap, json_t *o, const char *name)
     const char *v = json_string_value(json_object_get(o, name));
     if (v && *v)
         copy(out, cap, v);
+}
+
+static int port_base(const char *text)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end == text || *end || n < PORT_BASE_MIN || n > PORT_BASE_MAX) {
+        fprintf(stderr, "cube: a port base is a number from %d to %d, not '%s'\n", PORT_BASE_MIN,
+                PORT_BASE_MAX, text);
+        exit(2);
+    }
+    return (int)n;
 }
 
 static void derive_urls(struct settings *s)
@@ -46,10 +71,13 @@ void settings_load(struct settings *s)
         from_json(s->run_dir, sizeof s->run_dir, o, "run_dir");
         from_json(s->redis, sizeof s->redis, o, "redis");
         json_int_t base = json_integer_value(json_object_get(o, "port_base"));
-        if (base >= 1024 && base <= 65000)
+        if (base >= PORT_BASE_MIN && base <= PORT_BASE_MAX)
             s->port_base = (int)base;
         json_decref(o);
     }
+    const char *base = getenv("CUBE_PORT_BASE");
+    if (base && *base)
+        s->port_base = port_base(base);
     derive_urls(s);
     from_env(s->run_dir, sizeof s->run_dir, "CUBE_RUN_DIR");
     from_env(s->redis, sizeof s->redis, "CUBE_COMMON_REDIS");
@@ -73,26 +101,16 @@ bool settings_option(struct settings *s, int argc, char **argv, int *i)
     const char *name = argv[*i];
     if (*i + 1 >= argc)
         return false;
-    const char *value = argv[*i + 1];
-    if (strcmp(name, "--state") == 0) {
-        setenv("CUBE_STATE_DIR", value, 1);
+    /* An option is the environment's variable, set: so the order of options doesn't matter. */
+    for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+        if (strcmp(name, options[k].name) != 0)
+            continue;
+        setenv(options[k].env, argv[*i + 1], 1);
         settings_load(s);
-    } else if (strcmp(name, "--run") == 0) {
-        setenv("CUBE_RUN_DIR", value, 1);
-        copy(s->run_dir, sizeof s->run_dir, value);
-    } else if (strcmp(name, "--redis") == 0) {
-        copy(s->redis, sizeof s->redis, value);
-    } else if (strcmp(name, "--port-base") == 0) {
-        int n = atoi(value);
-        if (n < 1024 || n > 65000)
-            return false;
-        s->port_base = n;
-        derive_urls(s);
-    } else {
-        return false;
+        *i += 1;
+        return true;
     }
-    *i += 1;
-    return true;
+    return false;
 }
 
 int settings_key(struct settings *s, struct err *e)

@@ -23,7 +23,7 @@ void settings_load(struct settings *s);
 int settings_save(const struct settings *s, struct err *e);
 
 /** Takes `--state DIR`, `--run DIR`, `--port-base N` or `--redis ADDRESS` at argv[*i]; true when it was one
- * of them. */
+ * of them, in any order. An unusable port base ends the program with a word. */
 bool settings_option(struct settings *s, int argc, char **argv, int *i);
 
 /** Reads the API key file into s->api_key when it is still empty. */

@@ -12,6 +12,9 @@ export CUBE_ROOT=$root CUBE_BUILD_DIR="${CUBE_BUILD_DIR:-$root/build}" CUBE_CACH
 logs=${CUBE_TEST_LOGS:-$CUBE_BUILD_DIR/test-logs}
 mkdir -p "$logs"
 cd "$root" || exit 1
+if node=$(tests/lib/node_env.sh 2>"$logs/node.log"); then PATH=$node:$PATH; else
+    echo "no Node.js 20.18 or later: the SDK's tests will be skipped (log: $logs/node.log)"
+fi
 
 passed=0 failed=0 skipped=0
 declare -a skips=() fails=() times=()

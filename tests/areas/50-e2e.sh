@@ -11,12 +11,16 @@ import random, socket
 while True:
     b = random.randrange(20000, 30000, 10)
     try:
-        for o in (0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141):
+        for o in (0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141, 144):
             s = socket.socket(); s.bind(("127.0.0.1", b + o)); s.close()
         print(b); break
     except OSError:
         pass')
-options=(--state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR" --port-base "$base")
+options=(--port-base "$base" --state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR")
+# The programs lie where only root can look, as in a clone below /root or a home directory of Debian 12.
+mkdir -m 700 "$work/home"
+(cd "$CUBE_BUILD_DIR" && find . -type f -executable -name 'cube*' -not -name '*.so*' -exec cp --parents -p {} "$work/home" \;)
+export CUBE_BIN_DIR=$work/home
 finish() {
     ./cube down "${options[@]}" >/dev/null 2>&1
     [ -n "${KEEP:-}" ] || rm -rf "$work"
