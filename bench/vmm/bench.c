@@ -132,10 +132,31 @@ static double file_number(const char *path, const char *key)
     return v;
 }
 
+/* Where a clone's memory is, as the kernel counts it. */
+static const struct {
+    const char *metric, *key;
+} memory_parts[] = {{"anonymous", "AnonPages:"},
+                    {"page-tables", "PageTables:"},
+                    {"shadow-tables", "SecPageTables:"},
+                    {"kernel-stacks", "KernelStack:"},
+                    {"slab", "SUnreclaim:"},
+                    {"vmalloc", "VmallocUsed:"},
+                    {"per-cpu", "Percpu:"},
+                    {"page-cache", "Cached:"}};
+enum { MEMORY_PARTS = sizeof memory_parts / sizeof memory_parts[0] };
+
+static void memory_read(double *available, double part[MEMORY_PARTS])
+{
+    *available = file_number("/proc/meminfo", "MemAvailable:");
+    for (unsigned i = 0; i < MEMORY_PARTS; i++)
+        part[i] = file_number("/proc/meminfo", memory_parts[i].key);
+}
+
 static void bench_memory(unsigned n, bool json)
 {
-    struct series s[] = {{"pss", "MiB"}, {"mem-available-drop", "MiB"}, {"private", "MiB"}};
+    struct series s[3 + MEMORY_PARTS] = {{"pss", "MiB"}, {"mem-available-drop", "MiB"}, {"private", "MiB"}};
     struct guest *g = calloc(n, sizeof *g);
+    double before, after, part_before[MEMORY_PARTS], part_after[MEMORY_PARTS];
     struct guest warm;
     char path[64], layer[32];
 
@@ -145,7 +166,7 @@ static void bench_memory(unsigned n, bool json)
     restore_and_ask(&warm, base_files("warm.layer"), NULL, NULL); /* template pages are in the page cache */
     guest_end(&warm);
     usleep(500000);
-    double before = file_number("/proc/meminfo", "MemAvailable:");
+    memory_read(&before, part_before);
     for (unsigned i = 0; i < n; i++) {
         snprintf(layer, sizeof layer, "m%u.layer", i);
         copy_file(in_tmp("base.layer"), in_tmp(layer));
@@ -153,17 +174,21 @@ static void bench_memory(unsigned n, bool json)
         restore_and_ask(&g[i], base_files(strdup(layer)), NULL, NULL);
     }
     usleep(2000000);
-    double after = file_number("/proc/meminfo", "MemAvailable:");
+    memory_read(&after, part_after);
     for (unsigned i = 0; i < n; i++) {
         snprintf(path, sizeof path, "/proc/%d/smaps_rollup", g[i].c.pid);
         series_add(&s[0], file_number(path, "Pss:") / 1024);
         series_add(&s[2], (file_number(path, "Private_Dirty:") + file_number(path, "Private_Clean:")) / 1024);
     }
     series_add(&s[1], (before - after) / 1024 / n);
+    for (unsigned i = 0; i < MEMORY_PARTS; i++) {
+        s[3 + i] = (struct series){.metric = memory_parts[i].metric, .unit = "MiB"};
+        series_add(&s[3 + i], (part_after[i] - part_before[i]) / 1024 / n);
+    }
     for (unsigned i = 0; i < n; i++)
         guest_end(&g[i]);
     free(g);
-    report_print("memory", s, 3, json);
+    report_print("memory", s, 3 + MEMORY_PARTS, json);
 }
 
 /* What the disk can do with as many bytes: write and fdatasync of zeros from memory. */

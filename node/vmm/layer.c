@@ -17,6 +17,7 @@
 
 #define HEADER_BYTES 4096u
 #define IOV_MAX_IO 270
+#define FILL_PIECE (8u << 10)
 
 static bool chunk_present(const struct layer *l, uint64_t c)
 {
@@ -132,8 +133,7 @@ static int layer_attach(struct layer *l, const char *parent, struct err *e)
     l->bitmap_off = HEADER_BYTES;
     l->data_off = (HEADER_BYTES + bitmap_bytes + LAYER_CHUNK - 1) & ~(uint64_t)(LAYER_CHUNK - 1);
     l->bitmap = calloc(1, bitmap_bytes);
-    l->bounce = malloc(LAYER_CHUNK);
-    if (!l->bitmap || !l->bounce)
+    if (!l->bitmap)
         return err_set(e, ERR_INTERNAL, "disk layer: out of memory");
     if (st.st_size == 0)
         return layer_create(l, parent, e);
@@ -174,7 +174,6 @@ void layer_close(struct layer *l)
     if (l->fd >= 0)
         close(l->fd);
     free(l->bitmap);
-    free(l->bounce);
     *l = (struct layer){.base_fd = -1, .fd = -1};
 }
 
@@ -210,15 +209,20 @@ int layer_read(struct layer *l, uint64_t off, uint64_t len, const struct iovec *
 /* The first write to a part of a chunk brings the rest of it from the base. */
 static int chunk_fill(struct layer *l, uint64_t c)
 {
-    struct iovec v = {l->bounce, LAYER_CHUNK};
+    uint8_t piece[FILL_PIECE]; /* a chunk's worth of memory would stay with every sandbox */
+    struct iovec v = {piece, sizeof piece};
     uint64_t off = c << LAYER_CHUNK_SHIFT;
+    int rc = 0;
 
     if (off >= l->base_bytes) { /* zeros; a write that failed half-way may have left something */
         int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
         return fallocate(l->fd, how, (off_t)(l->data_off + off), LAYER_CHUNK) < 0 ? -errno : 0;
     }
-    int rc = read_all(l->base_fd, off, &v, 1, LAYER_CHUNK);
-    return rc < 0 ? rc : write_all(l->fd, l->data_off + off, &v, 1, LAYER_CHUNK);
+    for (uint64_t end = off + LAYER_CHUNK; rc == 0 && off < end; off += sizeof piece) {
+        rc = read_all(l->base_fd, off, &v, 1, sizeof piece);
+        rc = rc < 0 ? rc : write_all(l->fd, l->data_off + off, &v, 1, sizeof piece);
+    }
+    return rc;
 }
 
 static int write_new_chunks(struct layer *l, uint64_t off, uint64_t len)

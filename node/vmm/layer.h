@@ -35,7 +35,6 @@ struct layer {
     uint8_t *bitmap;
     uint64_t dirty_from, dirty_to; /* bytes of the bitmap not yet in the file; from ≥ to = none */
     bool unsynced;                 /* data written since the last flush */
-    uint8_t *bounce;               /* one chunk, for the first partial write to it */
     uint64_t chunks;               /* chunks in the layer */
 };
 

@@ -14,10 +14,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-#define WRITEBACK_STEP (2 << 20) /* bytes after which writing to the disk starts */
-#define HUGE_PAGES_USED 256      /* of 512 */
+#define BATCH_BYTES (1u << 20) /* of a delta, after which writing to the disk starts */
+#define BATCH_PARTS 1024       /* IOV_MAX */
+#define HUGE_PAGES_USED 256    /* of 512 */
 
 static int write_at(int fd, const void *p, uint64_t n, uint64_t off, struct err *e)
 {
@@ -124,8 +126,59 @@ static int memory_full(struct vm *vm, int fd, uint64_t *written, struct err *e)
     return rc;
 }
 
+/* Extents on their way to a file, many in one call: most are a page or two. */
+struct batch {
+    struct iovec part[BATCH_PARTS];
+    int n, fd;
+    uint64_t bytes, at, started; /* collected; where they go; up to where the disk was told to begin */
+};
+
+static int batch_write(struct batch *b, struct err *e)
+{
+    struct iovec *p = b->part;
+
+    while (b->n) {
+        ssize_t w = pwritev(b->fd, p, b->n, (off_t)b->at);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w <= 0)
+            return err_sys(e, ERR_INTERNAL, "write the snapshot");
+        b->at += (uint64_t)w;
+        while (b->n && (size_t)w >= p->iov_len) {
+            w -= (ssize_t)p->iov_len;
+            p++;
+            b->n--;
+        }
+        if (b->n) {
+            p->iov_base = (uint8_t *)p->iov_base + w;
+            p->iov_len -= (size_t)w;
+        }
+    }
+    b->bytes = 0;
+    if (b->at > b->started) /* the disk works while we copy on */
+        sync_file_range(b->fd, (off_t)b->started, (off_t)(b->at - b->started), SYNC_FILE_RANGE_WRITE);
+    b->started = b->at;
+    return 0;
+}
+
+static int batch_add(struct batch *b, uint8_t *p, uint64_t len, struct err *e)
+{
+    while (len) {
+        uint64_t n = len < BATCH_BYTES - b->bytes ? len : BATCH_BYTES - b->bytes;
+
+        b->part[b->n++] = (struct iovec){p, n};
+        b->bytes += n;
+        p += n;
+        len -= n;
+        if ((b->n == BATCH_PARTS || b->bytes == BATCH_BYTES) && batch_write(b, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int memory_delta(struct vm *vm, int fd, uint64_t *written, struct err *e)
 {
+    static struct batch b; /* only the control thread writes snapshots */
     struct mem_extents x = {0};
     int rc = -1;
 
@@ -135,18 +188,13 @@ static int memory_delta(struct vm *vm, int fd, uint64_t *written, struct err *e)
         int64_t off = ftruncate(fd, 0) < 0 ? err_sys(e, ERR_INTERNAL, "empty the memory file")
                                            : memfile_write_table(fd, false, vm->mem.size, &x, e);
         rc = off < 0 ? -1 : 0;
-        int64_t started = 0;
-        for (uint64_t i = 0; rc == 0 && i < x.n; i++) {
-            rc = write_at(fd, vm->mem.base + x.v[i].offset, x.v[i].length, (uint64_t)off, e);
-            off += (int64_t)x.v[i].length;
-            *written += x.v[i].length;
-            if (off - started >= WRITEBACK_STEP) { /* the disk works while we copy on */
-                sync_file_range(fd, started, off - started, SYNC_FILE_RANGE_WRITE);
-                started = off;
-            }
-        }
+        b = (struct batch){.fd = fd, .at = (uint64_t)off};
+        for (uint64_t i = 0; rc == 0 && i < x.n; i++)
+            rc = batch_add(&b, vm->mem.base + x.v[i].offset, x.v[i].length, e);
+        rc = rc == 0 ? batch_write(&b, e) : rc;
+        *written += rc == 0 ? mem_extents_bytes(&x) : 0;
         /* A delta without pages still is as long as its header says. */
-        if (rc == 0 && ftruncate(fd, off) < 0)
+        if (rc == 0 && ftruncate(fd, (off_t)b.at) < 0)
             rc = err_sys(e, ERR_INTERNAL, "size the memory file");
     }
     mem_extents_free(&x);
