@@ -1,7 +1,6 @@
-/* `vmm-restore`, `memory` and `pause` of cube-vmm alone, with a small guest of 512 MiB (contracts/internal.md
- * §12). */
-#include "bench/report.h"
-#include "tests/vmm/harness.h"
+/* `vmm-restore`, `memory` and `pause` (and, in limits.c, `vmm-limits`) of cube-vmm alone, with a small guest
+ * of 512 MiB (contracts/internal.md §12). */
+#include "bench/vmm/clones.h"
 
 #include <fcntl.h>
 #include <libgen.h>
@@ -13,8 +12,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define GUEST_MIB 512
 
 static bool use_working_set = true;
 
@@ -69,8 +66,8 @@ static void make_template(void)
 }
 
 /* Restores into a waiting process and asks; milliseconds from hand-over to the answer. */
-static double restore_and_ask(struct guest *g, const struct snapshot_files *f,
-                              Cube__Vmm__V1__Started *started, int *conn)
+double restore_and_ask(struct guest *g, const struct snapshot_files *f, Cube__Vmm__V1__Started *started,
+                       int *conn)
 {
     struct err e = {0};
     int64_t t0 = now_us();
@@ -118,7 +115,7 @@ static void bench_restore(unsigned n, bool json)
     report_print("vmm-restore", s, 6, json);
 }
 
-static double file_number(const char *path, const char *key)
+double file_number(const char *path, const char *key)
 {
     char line[256];
     double v = -1;
@@ -287,13 +284,16 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(unsigned n, bool json);
         unsigned n;
-    } benches[] = {
-        {"vmm-restore", bench_restore, 200}, {"memory", bench_memory, 100}, {"pause", bench_pause, 50}};
+    } benches[] = {{"vmm-restore", bench_restore, 200},
+                   {"memory", bench_memory, 100},
+                   {"pause", bench_pause, 50},
+                   {"vmm-limits", bench_limits, 40}};
+    const unsigned count = sizeof benches / sizeof benches[0];
     char *programs[4];
     bool json = false;
-    unsigned n = 0, which = 3;
+    unsigned n = 0, which = count;
 
-    for (unsigned i = 0; argc > 1 && i < 3; i++)
+    for (unsigned i = 0; argc > 1 && i < count; i++)
         if (!strcmp(argv[1], benches[i].name))
             which = i;
     for (int i = 2; i < argc; i++) {
@@ -304,10 +304,11 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--rounds") && i + 1 < argc)
             n = (unsigned)atoi(argv[++i]);
         else
-            which = 3;
+            which = count;
     }
-    if (which == 3) {
-        fprintf(stderr, "usage: %s vmm-restore|memory|pause [--rounds N] [--json] [--no-working-set]\n",
+    if (which == count) {
+        fprintf(stderr,
+                "usage: %s vmm-restore|memory|pause|vmm-limits [--rounds N] [--json] [--no-working-set]\n",
                 argv[0]);
         return 2;
     }

@@ -16,7 +16,8 @@ static const char usage[] =
     "cube-vmm - runs one virtual machine\n"
     "\n"
     "SYNOPSIS\n"
-    "  cube-vmm [--control-fd N] [--kvm-fd N] [--proc-fd N] [--memory-mib N] [--vcpus N] [--no-seccomp]\n"
+    "  cube-vmm [--control-fd N] [--kvm-fd N] [--proc-fd N] [--memory-mib N] [--vcpus N] [--no-seccomp] "
+    "[--one-thread]\n"
     "\n"
     "Started by cube-jailer, in a jail without files, network and privileges. It prepares a KVM virtual "
     "machine of the\n"
@@ -30,6 +31,7 @@ static const char usage[] =
     "more\n"
     "  --vcpus N        vCPUs to prepare for (default 1)\n"
     "  --no-seccomp     no system call filters: for debugging and sanitizers only\n"
+    "  --one-thread     disks and other devices share a thread; for comparisons, needs --no-seccomp\n"
     "  --version        print the version\n"
     "\n"
     "EXIT STATUS\n"
@@ -51,15 +53,16 @@ static long number(const char *s, long min, long max, const char *what)
 struct options {
     int control_fd, kvm_fd, proc_fd;
     unsigned memory_mib, vcpus;
-    bool seccomp;
+    bool seccomp, one_thread;
 };
 
 static struct options parse(int argc, char **argv)
 {
-    static const struct option longopts[] = {
-        {"control-fd", 1, NULL, 'c'}, {"kvm-fd", 1, NULL, 'k'},  {"proc-fd", 1, NULL, 'p'},
-        {"memory-mib", 1, NULL, 'm'}, {"vcpus", 1, NULL, 'v'},   {"no-seccomp", 0, NULL, 's'},
-        {"help", 0, NULL, 'h'},       {"version", 0, NULL, 'V'}, {0}};
+    static const struct option longopts[] = {{"control-fd", 1, NULL, 'c'}, {"kvm-fd", 1, NULL, 'k'},
+                                             {"proc-fd", 1, NULL, 'p'},    {"memory-mib", 1, NULL, 'm'},
+                                             {"vcpus", 1, NULL, 'v'},      {"no-seccomp", 0, NULL, 's'},
+                                             {"one-thread", 0, NULL, '1'}, {"help", 0, NULL, 'h'},
+                                             {"version", 0, NULL, 'V'},    {0}};
     struct options o = {
         .control_fd = 3, .kvm_fd = 4, .proc_fd = 5, .memory_mib = 512, .vcpus = 1, .seccomp = true};
     int c;
@@ -84,6 +87,9 @@ static struct options parse(int argc, char **argv)
         case 's':
             o.seccomp = false;
             break;
+        case '1':
+            o.one_thread = true;
+            break;
         case 'h':
             fputs(usage, stdout);
             exit(0);
@@ -106,8 +112,12 @@ int main(int argc, char **argv)
     mallopt(M_ARENA_MAX, 1); /* threads allocate rarely; arenas of their own would cost memory per sandbox */
     tzset();                 /* reads a file at its first call, which the filters would not allow later */
     log_init("cube-vmm", LOG_INFO);
+    if (o.one_thread && o.seccomp) {
+        fputs("cube-vmm: --one-thread needs --no-seccomp: no filter fits such a thread\n", stderr);
+        return 2;
+    }
     jail_enable(o.seccomp);
-    if (vm_prepare(&vm, o.kvm_fd, o.proc_fd, o.memory_mib, o.vcpus, &e) < 0 ||
+    if (vm_prepare(&vm, o.kvm_fd, o.proc_fd, o.memory_mib, o.vcpus, o.one_thread, &e) < 0 ||
         vm_start_threads(&vm, &e) < 0) {
         log_line(LOG_ERROR, &(struct log_about){.err = &e}, "start: %s", e.msg);
         return VM_END_ERROR;

@@ -133,9 +133,10 @@ static int kvm_objects(struct vm *vm, uint32_t mem_mib, unsigned nvcpus, struct 
 
 static int devices_init(struct vm *vm, struct err *e)
 {
+    struct worker *disks = vm->one_thread ? &vm->io : &vm->disk_io;
+
     if (worker_init(&vm->io, e) < 0 || worker_init(&vm->disk_io, e) < 0 ||
-        blk_init(&vm->disk[0], &vm->mem, &vm->disk_io, e) < 0 ||
-        blk_init(&vm->disk[1], &vm->mem, &vm->disk_io, e) < 0 ||
+        blk_init(&vm->disk[0], &vm->mem, disks, e) < 0 || blk_init(&vm->disk[1], &vm->mem, disks, e) < 0 ||
         vsock_init(&vm->vsock, &vm->mem, &vm->io, e) < 0 || net_init(&vm->net, &vm->mem, &vm->io, e) < 0 ||
         rng_init(&vm->rng, &vm->mem, &vm->io, e) < 0 || balloon_init(&vm->balloon, &vm->mem, &vm->io, e) < 0)
         return -1;
@@ -178,12 +179,14 @@ static void on_stop_signal(int signo)
 {
 }
 
-int vm_prepare(struct vm *vm, int kvm_fd, int proc_fd, uint32_t mem_mib, unsigned nvcpus, struct err *e)
+int vm_prepare(struct vm *vm, int kvm_fd, int proc_fd, uint32_t mem_mib, unsigned nvcpus, bool one_thread,
+               struct err *e)
 {
     struct sigaction stop = {.sa_handler = on_stop_signal}, ignore = {.sa_handler = SIG_IGN};
 
     memset(vm, 0, sizeof *vm);
     vm->kvm_fd = kvm_fd;
+    vm->one_thread = one_thread;
     vm->vm_fd = -1;
     vm->serial.log_fd = -1;
     pthread_mutex_init(&vm->gate, NULL);
@@ -234,7 +237,8 @@ int vm_start_threads(struct vm *vm, struct err *e)
 {
     if (!vm->io.started && worker_start(&vm->io, "io", jail_io_thread, e) < 0)
         return -1;
-    if (!vm->disk_io.started && worker_start(&vm->disk_io, "disk", jail_disk_thread, e) < 0)
+    if (!vm->one_thread && !vm->disk_io.started &&
+        worker_start(&vm->disk_io, "disk", jail_disk_thread, e) < 0)
         return -1;
     for (unsigned i = 0; i < vm->nvcpus; i++)
         if (!vm->vcpu[i].started && vcpu_start_thread(&vm->vcpu[i], e) < 0)

@@ -56,6 +56,7 @@ struct vm {
     struct kvm_msr_list *msr_list; /* MSRs that a snapshot keeps */
 
     struct worker io, disk_io; /* threads: vsock, net, rng, balloon; and disks */
+    bool one_thread;           /* `io` serves the disks, too: only to be compared with (docs/vmm.md) */
     struct blk disk[2];
     struct vsock vsock;
     struct net net;
@@ -89,7 +90,8 @@ extern const uint8_t vm_slot_irq[VM_SLOTS];
 /** Makes the KVM VM, RAM, interrupt controllers, vCPUs, devices and threads for a guest of this size, so that
  * only its contents are missing. Takes `kvm_fd` over. `proc_fd` is a descriptor of /proc (stays the
  * caller's), or -1. */
-int vm_prepare(struct vm *vm, int kvm_fd, int proc_fd, uint32_t mem_mib, unsigned nvcpus, struct err *e);
+int vm_prepare(struct vm *vm, int kvm_fd, int proc_fd, uint32_t mem_mib, unsigned nvcpus, bool one_thread,
+               struct err *e);
 
 /** Throws the guest's KVM objects away and makes them for another size. Only before a guest is inside. */
 int vm_resize(struct vm *vm, uint32_t mem_mib, unsigned nvcpus, struct err *e);
