@@ -169,6 +169,12 @@ static bool is_known(const struct identity *id, const char *hash)
     return hit;
 }
 
+bool content_known(int fd, const char hash[65])
+{
+    struct identity id;
+    return identify(fd, &id, NULL) == 0 && is_known(&id, hash);
+}
+
 void content_trust(int fd, const char hash[65])
 {
     struct identity id;

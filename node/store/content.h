@@ -24,5 +24,12 @@ int content_clone(int from, int to, struct err *e);
  * both values when the file is damaged. */
 int content_verify(int fd, const char *what, int64_t size, const char hash[65], struct err *e);
 
+/** Whether `content_verify` would take this file's word for it, without reading. */
+bool content_known(int fd, const char hash[65]);
+
+/** warm.c: reads the dense parts of a memory image into the page cache in huge pages, charged to this
+ * process. `again`: also what somebody else read or wrote there before. Blocks; never fails. */
+void content_warm(int fd, bool again);
+
 /** Notes that the open file is known to have this hash (it was just written by us). */
 void content_trust(int fd, const char hash[65]);

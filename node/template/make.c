@@ -47,7 +47,12 @@ enum presence make_presence(struct node *n, const char *template_id, struct err 
 static int publish(void *arg)
 {
     struct making *m = arg;
-    return draft_publish(&m->draft, &m->manifest, m->artifact, &m->error);
+    if (draft_publish(&m->draft, &m->manifest, m->artifact, &m->error) < 0)
+        return -1;
+    _cleanup_close_ int memory = store_open_file(&m->node->store, m->artifact, "memory", NULL);
+    if (memory >= 0) /* its pages are charged to the VM that wrote them, which is gone */
+        content_warm(memory, true);
+    return 0;
 }
 
 /* Boots, and leaves state, memory and layer in the draft. */

@@ -45,9 +45,6 @@ int mem_map_file(struct guest_mem *m, int fd, bool shared, struct err *e)
                    MAP_FIXED | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE), fd, 0);
     if (p == MAP_FAILED)
         return err_sys(e, ERR_INTERNAL, "map the memory file");
-    /* What is not in the page cache is read in huge pages, as it was written (snapshot.c). Only a help. */
-    if (!shared)
-        madvise(p, m->size, MADV_HUGEPAGE);
     m->shared = shared;
     m->file_dev = st.st_dev;
     m->file_ino = st.st_ino;

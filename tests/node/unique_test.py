@@ -71,7 +71,8 @@ def no_value_comes_twice(s):
             for key, value in got:
                 seen[key][value] += 1
             if done % 500 == 0:
-                print(f"# {done} clones, {done / (time.monotonic() - began):.1f} per second", flush=True)
+                twice = sum(v.total() - len(v) for k, v in seen.items() if not k.startswith("user:"))
+                print(f"# {done} clones, {done / (time.monotonic() - began):.1f} per second, {twice} duplicates that must not be", flush=True)
     repeating = {}
     for key, values in sorted(seen.items()):
         drawn, twice = values.total(), values.total() - len(values)

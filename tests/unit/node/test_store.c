@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -335,6 +336,35 @@ static void files_are_replaced_in_one_step(void **state)
     assert_int_equal(e.code, ERR_NOT_FOUND);
 }
 
+/* The dense huge page of an image is in the page cache afterwards; the bytes are what they were. */
+static void dense_parts_of_an_image_are_read_ahead(void **state)
+{
+    (void)state;
+    char path[] = "warm-XXXXXX", one = 'x';
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    static char block[2 << 20];
+    memset(block, 7, sizeof block);
+    assert_int_equal(ftruncate(fd, 8 << 20), 0);
+    assert_int_equal(pwrite(fd, block, sizeof block, 2 << 20), (ssize_t)sizeof block);
+    assert_int_equal(pwrite(fd, &one, 1, 6 << 20), 1);
+    assert_int_equal(fsync(fd), 0);
+    content_warm(fd, true);
+    unsigned char resident[2048];
+    void *p = mmap(NULL, 8 << 20, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(p != MAP_FAILED);
+    assert_int_equal(mincore(p, 8 << 20, resident), 0);
+    for (unsigned i = 512; i < 1024; i++)
+        assert_true(resident[i] & 1);
+    assert_memory_equal((char *)p + (2 << 20), block, sizeof block);
+    munmap(p, 8 << 20);
+    assert_int_equal(ftruncate(fd, 100), 0);
+    content_warm(fd, true); /* smaller than one: nothing to do */
+    content_warm(-1, true);
+    close(fd);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +380,7 @@ int main(void)
         cmocka_unit_test(another_class_is_refused_with_the_reason),
         cmocka_unit_test(a_full_disk_leaves_nothing),
         cmocka_unit_test(files_are_replaced_in_one_step),
+        cmocka_unit_test(dense_parts_of_an_image_are_read_ahead),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
