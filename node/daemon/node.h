@@ -13,7 +13,7 @@ struct node_config {
         *log_level;
     char *jailer_socket, *labels, *advertise;
     char *uplink, *service_net, *opened_ranges, *net_ports;
-    int64_t max_sessions, max_new_sessions, net_up_bytes, net_down_bytes;
+    int64_t max_sessions, max_new_sessions, net_up_bytes, net_down_bytes, disk_bytes, disk_ops;
     int64_t relay_gid;
     int64_t vmm_pool, ready_pool, ready_ttl_ms;
     int64_t max_sandboxes, memory_mib, memory_reserve_mib, disk_reserve_mib;

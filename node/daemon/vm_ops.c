@@ -42,6 +42,8 @@ static void wire(struct wiring *o, struct vm *vm, const char *sandbox_id, uint64
     o->root.size_bytes = image->disk_bytes;
     o->root.serial = (char *)"root";
     o->root.parent = (char *)image->root_name;
+    o->root.bytes_per_s = (uint64_t)vm->node->cfg.disk_bytes;
+    o->root.ops_per_s = (uint64_t)vm->node->cfg.disk_ops;
     o->tools.base_fd = put(fds, image->tools);
     o->tools.read_only = true;
     o->tools.serial = (char *)"tools";
