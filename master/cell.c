@@ -149,7 +149,7 @@ static int open_cell(struct master *m, struct err *e)
         return err_set(e, ERR_CONFLICT, "this Redis belongs to cell %s, not %s", meta.cell, m->cfg.cell);
     if (journal_agree(m, &meta, e) < 0)
         return -1;
-    bool lost = m->epoch_ms && m->epoch_ms != meta.epoch_ms;
+    bool was_open = m->epoch_ms != 0, lost = was_open && m->epoch_ms != meta.epoch_ms;
     m->epoch_ms = meta.epoch_ms;
     m->recovering_until_ms = meta.until_ms;
     if (lost || strcmp(meta.state, "recovering") == 0) {
@@ -157,6 +157,9 @@ static int open_cell(struct master *m, struct err *e)
         if (recover(m, &meta, e) < 0)
             return -1;
         log_info("the cell is ready");
+    } else if (was_open) {
+        /* A primary that died may have taken its last writes along: what nodes hold is compared at once. */
+        links_reset("Redis was away");
     }
     fleet_refresh(m->fleet);
     m->cell = CELL_READY;

@@ -32,6 +32,8 @@ const struct config_key master_config_keys[] = {
      "after so long its sandboxes are lost until it returns"},
     {"recover_timeout", CONFIG_MS, AT(recover_ms), "30s", 100, 600000,
      "after a loss of data, how long to wait for known nodes"},
+    {"adopt_grace", CONFIG_MS, AT(adopt_grace_ms), "10m", 1000, 86400000,
+     "how long a node may hold a sandbox of a team that the catalog does not know"},
     {"node_timeout", CONFIG_MS, AT(node_timeout_ms), "45s", 100, 600000, "for a start or restore on a node"},
     {"overcommit_memory", CONFIG_INT, AT(overcommit_memory), "400", 100, 10000,
      "hard ratio of the guests' memory limits to the node's memory, in percent"},

@@ -120,6 +120,7 @@ static void info_set(struct node *n, struct sched_node *s, const redisReply *v)
 static void node_read(struct node *n, struct sched_node *s, const redisReply *hash)
 {
     memset(s->teams, 0, sizeof s->teams);
+    n->removed = false;
     Cube__Master__V1__Capacity *c = &n->capacity;
     const struct {
         const char *name;
@@ -186,6 +187,27 @@ struct poll_result {
     char lost[512];
 };
 
+static void node_remove(struct node *n, struct sched_node *s)
+{
+    n->removed = true;
+    n->rpc[0] = 0;
+    n->full_ms = n->report_ms = 0;
+    snprintf(n->status, sizeof n->status, "removed");
+    s->healthy = false;
+    if (n->client)
+        rpc_client_free(n->client);
+    n->client = NULL;
+}
+
+static bool listed(const char *names, const char *id)
+{
+    size_t n = strlen(id);
+    for (const char *p = names; *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strncmp(p, id, n) == 0 && (p[n] == ' ' || !p[n]))
+            return true;
+    return false;
+}
+
 static int nodes_parse(const redisReply *r, void *out, struct err *e)
 {
     struct poll_result *p = out;
@@ -194,6 +216,9 @@ static int nodes_parse(const redisReply *r, void *out, struct err *e)
         return err_set(e, ERR_INTERNAL, "reading the nodes: unexpected answer");
     f->version = strtoll(r->element[0]->str, NULL, 10);
     snprintf(p->lost, sizeof p->lost, "%s", r->element[2]->str);
+    for (size_t i = 0; i < f->n; i++)
+        if (!f->nodes[i]->removed && !listed(r->element[1]->str, f->nodes[i]->id))
+            node_remove(f->nodes[i], &f->sched[i]);
     for (size_t i = 3; i + 1 < r->elements; i += 2) {
         const char *id = r->element[i]->str;
         struct node *known = fleet_find(f, id);

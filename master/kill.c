@@ -50,7 +50,7 @@ void op_kill_finish(struct master *m, const struct record *r)
             return;
         }
         struct node *n = fleet_find(m->fleet, r->node);
-        if (m->now_ms() >= until || (n && strcmp(n->status, "lost") == 0)) {
+        if (m->now_ms() >= until || (n && (n->removed || strcmp(n->status, "lost") == 0))) {
             commit_killed(m, r, false);
             return;
         }

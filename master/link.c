@@ -195,6 +195,7 @@ static void sandbox_args(struct db_args *a, const Cube__Master__V1__NodeSandbox 
     db_arg_int(a, s->cpu_milli);
     db_arg_int(a, s->last_answer_ms > 0 ? s->last_answer_ms : 0);
     db_arg_int(a, s->healthy);
+    db_arg_int(a, (int64_t)at_most(s->guest_oom_kills, 1000000000));
 }
 
 static bool sandbox_ok(const Cube__Master__V1__NodeSandbox *s)
@@ -260,6 +261,8 @@ static int handle(struct link *l, ProtobufCMessage *msg, struct err *e)
     if (!p)
         abort();
     int rc = db_eval(m, &script_node_report, &a, verdicts_parse, &p->v, e);
+    if (rc == 0 && rep->pressure)
+        reconcile_pressure_later(m, l->node);
     if (rc < 0 || p->v.n == 0) {
         if (rc == 0 && rep->full)
             cell_node_reported(m, l->node);

@@ -1,4 +1,5 @@
 /* Owns the Nodes service: what the operator sees of the fleet and says about it. */
+#include "lib/base/log.h"
 #include "master/cell.h"
 #include "master/reconcile.h"
 
@@ -58,7 +59,10 @@ static void serve_nodes(struct request *r)
     char ***names = calloc(n + 1, sizeof *names);
     if (!nodes || !ptrs || !reserved || !names)
         abort();
+    size_t shown = 0;
     for (size_t i = 0; i < n; i++) {
+        if (f->nodes[i]->removed)
+            continue;
         names[i] = calloc(f->sched[i].template_count + 2, sizeof **names);
         if (!names[i] ||
             !(names[i][0] = strdup(f->nodes[i]->template_names ? f->nodes[i]->template_names : "")))
@@ -66,14 +70,15 @@ static void serve_nodes(struct request *r)
         char *text = names[i][0];
         node_fill(f->nodes[i], &f->sched[i], &nodes[i], &reserved[i], names[i]);
         names[i][0] = text;
-        ptrs[i] = &nodes[i];
+        ptrs[shown++] = &nodes[i];
     }
-    qsort(ptrs, n, sizeof *ptrs, by_id);
+    qsort(ptrs, shown, sizeof *ptrs, by_id);
     reply.nodes = ptrs;
-    reply.n_nodes = n;
+    reply.n_nodes = shown;
     request_reply(r, &reply.base);
     for (size_t i = 0; i < n; i++) {
-        free(names[i][0]);
+        if (names[i])
+            free(names[i][0]);
         free(names[i]);
     }
     free(names);
@@ -124,6 +129,56 @@ static void serve_drain(struct request *r)
         reconcile_drain_later(r->m, ((Cube__Master__V1__NodeRequest *)r->in)->node_id);
 }
 
+/* "missing", "alive" or a number. */
+static int removal_parse(const redisReply *r, void *out, struct err *e)
+{
+    if (r->type != REDIS_REPLY_STRING || strcmp(r->str, "missing") == 0)
+        return err_set(e, ERR_NOT_FOUND, "no such node");
+    if (strcmp(r->str, "alive") == 0) {
+        err_set(e, ERR_CONFLICT, "the node still reports");
+        return err_remedy(e, "stop cube-node on it first, or drain it");
+    }
+    *(uint32_t *)out = (uint32_t)strtoul(r->str, NULL, 10);
+    return 0;
+}
+
+static int removal_call(struct master *m, const char *node, const char *op, uint32_t *held, struct err *e)
+{
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, m);
+    db_arg(&a, node);
+    db_arg_int(&a, m->now_ms());
+    db_arg_int(&a, m->cfg.node_stale_ms);
+    db_arg(&a, op);
+    return db_eval(m, &script_node_remove, &a, removal_parse, held, e);
+}
+
+static void serve_remove(struct request *r)
+{
+    Cube__Master__V1__RemoveNodeRequest *q = (Cube__Master__V1__RemoveNodeRequest *)r->in;
+    Cube__Master__V1__RemoveNodeReply reply = CUBE__MASTER__V1__REMOVE_NODE_REPLY__INIT;
+    struct err e = {0};
+    uint32_t held = 0;
+    int rc = removal_call(r->m, q->node_id, "remove", &held, &e);
+    if (rc == 0 && held && q->force) {
+        reply.lost = reconcile_node_gone(r->m, q->node_id, "its node was removed from the cluster");
+        rc = removal_call(r->m, q->node_id, "remove", &held, &e);
+    }
+    if (rc == 0 && held) {
+        rc = err_set(&e, ERR_CONFLICT, "the node holds %u sandboxes", held);
+        err_remedy(&e, q->force ? "try again when those being created or killed have ended"
+                                : "kill or move them, wait until the node counts as lost, or use force");
+    }
+    if (rc < 0) {
+        request_fail(r, &e);
+        return;
+    }
+    log_info("node %s was removed; %u sandboxes are lost with it", q->node_id, reply.lost);
+    journal_node_lost(r->m, q->node_id);
+    fleet_refresh(r->m->fleet);
+    request_reply(r, &reply.base);
+}
+
 static void serve_status(struct request *r)
 {
     static const char *const names[] = {
@@ -139,9 +194,10 @@ static void serve_status(struct request *r)
     reply.state = (char *)names[m->cell];
     reply.reason = (char *)reasons[m->cell];
     reply.masters = m->masters_alive;
-    reply.nodes = (uint32_t)m->fleet->n;
-    for (size_t i = 0; i < m->fleet->n; i++)
+    for (size_t i = 0; i < m->fleet->n; i++) {
+        reply.nodes += !m->fleet->nodes[i]->removed;
         reply.nodes_ready += fleet_node_ready(m->fleet->nodes[i]);
+    }
     request_reply(r, &reply.base);
 }
 
@@ -150,6 +206,7 @@ REQUEST_START(serve_cordon)
 REQUEST_START(serve_uncordon)
 REQUEST_START(serve_drain)
 REQUEST_START(serve_status)
+REQUEST_START(serve_remove)
 
 #define METHOD(name, in_type, out_type, fn)                                                                  \
     {                                                                                                        \
@@ -164,5 +221,6 @@ const struct rpc_method nodes_methods[] = {
     METHOD("Cordon", node_request, empty, serve_cordon),
     METHOD("Uncordon", node_request, empty, serve_uncordon),
     METHOD("Drain", node_request, empty, serve_drain),
+    METHOD("Remove", remove_node_request, remove_node_reply, serve_remove),
     {0},
 };

@@ -226,6 +226,27 @@ void op_reconcile_later(struct master *m, const char *id)
 
 /* ---- reports ---- */
 
+/* Nobody's sandbox is not taken in. Whether the catalog lacks the team rightly is for the operator to see
+ * first: a catalog that was lost must not take paused sandboxes along at once. */
+static bool team_known(struct master *m, const char *node, const Cube__Master__V1__NodeSandbox *s)
+{
+    Cube__Master__V1__Team *team = NULL;
+    struct err e = {0};
+    if (catalog_team(m, s->spec->team_id, &team, &e) == 0) {
+        cube__master__v1__team__free_unpacked(team, NULL);
+        return true;
+    }
+    if (e.code != ERR_NOT_FOUND)
+        return false; /* the next full report asks again */
+    int64_t since = s->started_ms > m->epoch_ms ? s->started_ms : m->epoch_ms;
+    if (m->now_ms() - since > m->cfg.adopt_grace_ms)
+        node_drop_later(m, node, s->spec->sandbox_id, s->gen, "its team does not exist");
+    log_line(LOG_WARN, &(struct log_about){.sandbox = s->spec->sandbox_id, .gen = s->gen},
+             "node %s holds a sandbox of team %.64s, which the catalog does not know", node,
+             s->spec->team_id);
+    return false;
+}
+
 /* Redis does not know a sandbox that a node holds: after a loss of data it is taken in again with all the
  * node knows. */
 static void adopt(struct master *m, const char *node, const Cube__Master__V1__NodeSandbox *s)
@@ -238,6 +259,8 @@ static void adopt(struct master *m, const char *node, const Cube__Master__V1__No
             node_drop_later(m, node, spec->sandbox_id, s->gen, "nobody knows it and it cannot be adopted");
         return;
     }
+    if (!team_known(m, node, s))
+        return;
     struct commit_result res;
     struct err e = {0};
     _cleanup_commit_ struct commit c;
@@ -284,6 +307,25 @@ static void report_differs(struct master *m, const char *node, const char *id)
     record_free(&r);
 }
 
+/* The sandbox goes on, its story says what happened in it. */
+static void guest_oom(struct master *m, const char *id, uint32_t kills)
+{
+    for (int tries = 0; tries < 5; tries++) {
+        _cleanup_record_ struct record r = {0};
+        struct err e = {0};
+        struct commit_result res;
+        if (op_load(m, id, "", &r, &e) < 0 || r.state != STATE_RUNNING)
+            return;
+        _cleanup_commit_ struct commit c;
+        commit_begin(&c, m, id, r.rev, STATE_NONE, NULL);
+        commit_set_int(&c, "guest_oom", kills);
+        commit_event(&c, "node", "out of memory in the guest: its kernel killed %u process%s so far", kills,
+                     kills == 1 ? "" : "es");
+        if (commit_run(&c, &res, &e) != COMMIT_CONFLICT)
+            return;
+    }
+}
+
 void reconcile_report(struct master *m, const char *node, const char *id, const char *verdict,
                       const Cube__Master__V1__NodeSandbox *s)
 {
@@ -294,6 +336,8 @@ void reconcile_report(struct master *m, const char *node, const char *id, const 
         node_drop_later(m, node, id, s ? s->gen : 0, "it lives on another node");
     } else if (strcmp(verdict, "forget") == 0) {
         node_drop_later(m, node, id, 0, "it ended");
+    } else if (strcmp(verdict, "oom") == 0) {
+        guest_oom(m, id, s ? s->guest_oom_kills : 0);
     } else if (strcmp(verdict, "tomb") == 0) {
         _cleanup_record_ struct record r = {0};
         struct err e = {0};
@@ -348,33 +392,90 @@ static int node_sandboxes(struct master *m, const char *node, const char *const 
     return db_eval(m, &script_node_ids, &a, ids_parse, out, &e);
 }
 
-void reconcile_node_lost(struct master *m, const char *name)
+unsigned reconcile_node_gone(struct master *m, const char *name, const char *why)
 {
     static const char *const states[] = {"running", "paused", "pausing", "resuming", NULL};
     char node[NODE_ID_MAX + 1];
     snprintf(node, sizeof node, "%s", name);
     journal_node_lost(m, node);
+    unsigned total = 0;
     struct id_list *l = calloc(1, sizeof *l);
     if (!l)
-        return;
+        return 0;
     while (node_sandboxes(m, node, states, l) == 0 && l->n > 0) {
         size_t moved = 0;
         for (size_t i = 0; i < l->n; i++) {
             _cleanup_record_ struct record r = {0};
             struct err e = {0};
             if (op_load(m, l->ids[i], "", &r, &e) == 0 && strcmp(r.node, node) == 0)
-                moved += move(m, &r, STATE_LOST, NULL, "its node stopped answering") == COMMIT_OK;
+                moved += move(m, &r, STATE_LOST, NULL, why) == COMMIT_OK;
         }
+        total += (unsigned)moved;
         if (!moved)
             break;
     }
     free(l);
+    return total;
+}
+
+void reconcile_node_lost(struct master *m, const char *name)
+{
+    reconcile_node_gone(m, name, "its node stopped answering");
 }
 
 struct drain {
     struct master *m;
     char node[NODE_ID_MAX + 1];
 };
+
+/* A paused sandbox gives its memory back; those of mode `idle` that nobody uses agreed to that, only later. */
+static void relieve_fiber(void *arg)
+{
+    struct drain *d = arg;
+    struct master *m = d->m;
+    struct id_list *l = calloc(1, sizeof *l);
+    for (;;) {
+        fleet_refresh(m->fleet);
+        struct node *n = fleet_find(m->fleet, d->node);
+        struct err e = {0};
+        if (!l || !n || !n->pressure)
+            break;
+        _cleanup_db_args_ struct db_args a;
+        db_args_start(&a, m);
+        db_arg(&a, d->node);
+        db_arg_int(&a, m->now_ms());
+        db_arg_int(&a, 1); /* one by one: the next report says whether it was enough */
+        if (db_eval(m, &script_node_idle, &a, ids_parse, l, &e) < 0 || l->n == 0)
+            break;
+        Cube__Master__V1__PauseRequest req = CUBE__MASTER__V1__PAUSE_REQUEST__INIT;
+        struct record r;
+        req.sandbox_id = l->ids[0];
+        req.by_policy = true;
+        req.reason = "memory pressure on its node, and it is idle";
+        if (op_pause(m, &req, NULL, &r, &e) == 0)
+            record_free(&r);
+        else if (e.code != ERR_CONFLICT)
+            break; /* the next report under pressure comes back to it */
+        fiber_sleep(m->cfg.report_ms);
+    }
+    struct node *n = fleet_find(m->fleet, d->node);
+    if (n)
+        n->relieving = false;
+    free(l);
+    free(d);
+}
+
+void reconcile_pressure_later(struct master *m, const char *node)
+{
+    struct node *n = fleet_find(m->fleet, node);
+    struct drain *d = n && !n->relieving ? calloc(1, sizeof *d) : NULL;
+    if (!d)
+        return;
+    n->relieving = true;
+    d->m = m;
+    snprintf(d->node, sizeof d->node, "%s", node);
+    fiber_spawn(relieve_fiber, d);
+}
 
 static void drain_fiber(void *arg)
 {

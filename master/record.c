@@ -24,6 +24,8 @@ static const struct {
     enum field_kind kind;
     size_t offset, size;
 } fields[] = {
+#define LEASE_SLACK_MS 1000 /* reports and extensions lag behind the activity that they tell of */
+
 #define F(name, kind, member)                                                                                \
     {                                                                                                        \
         name, kind, offsetof(struct record, member), sizeof(((struct record *)0)->member)                    \
@@ -184,6 +186,9 @@ void record_message(const struct record *r, struct record_tokens *tokens, Cube__
     if (r->idle_ms > 0 && r->state == STATE_RUNNING) {
         int64_t quiet = r->last_activity_ms + r->idle_ms;
         out->pauses_at_ms = quiet > r->end_ms ? quiet : r->end_ms;
+        int64_t since = r->last_activity_ms > r->started_ms ? r->last_activity_ms : r->started_ms;
+        if (!r->awake[0] && r->end_ms > since + r->idle_ms + LEASE_SLACK_MS)
+            out->awake = (char *)"lease"; /* only a timeout that was set explicitly reaches so far */
     }
     if (tokens && r->spec->secure)
         out->envd_token = tokens->envd;

@@ -115,7 +115,8 @@ if fresh and creating then
   end
 end
 
-local now_unconfirmed = now_value('unconfirmed') ~= ''
+-- A node that was removed has nothing to confirm.
+local now_unconfirmed = now_value('unconfirmed') ~= '' and redis.call('EXISTS', key('node', node)) == 1
 
 -- From here on everything is written.
 local rev = num(old.rev) + 1

@@ -2,9 +2,10 @@
 -- A report of a node: capacity, activity and resident-based reservations are written; what disagrees with the records is answered, so that the
 -- master can act on it. No record is changed here.
 -- ARGV: prefix, node, now_ms, instance, full (0|1), n (number of field values), field, value …, then per sandbox: id, class (running|paused|ended),
--- gen, rss_mib, last_activity_ms, awake, streams, cpu_milli, last_answer_ms, healthy.
+-- gen, rss_mib, last_activity_ms, awake, streams, cpu_milli, last_answer_ms, healthy, guest_oom_kills.
 -- Answer: flat pairs id, verdict. unknown = no record, elsewhere = another node has it, differs = state or gen disagree, forget = it ended long
--- ago, absent = recorded here but missing in a full report, tomb = waits for this node to confirm its end.
+-- ago, absent = recorded here but missing in a full report, tomb = waits for this node to confirm its end, oom = processes
+-- in the guest were killed for want of memory.
 local node, now, full = ARGV[2], num(ARGV[3]), ARGV[5] == '1'
 local h, act = key('node', node), key('act', node)
 local out, seen = {}, {}
@@ -31,15 +32,19 @@ local function verdict(id, class, gen, r)
   return 'differs'
 end
 
-for i = at, #ARGV, 10 do
+for i = at, #ARGV, 11 do
   local id, class, gen = ARGV[i], ARGV[i + 1], num(ARGV[i + 2])
-  local r = redis.call('HMGET', key('sb', id), 'state', 'gen', 'node', 'held', 'mem')
+  local r = redis.call('HMGET', key('sb', id), 'state', 'gen', 'node', 'held', 'guest_oom')
   seen[id] = true
   local v = verdict(id, class, gen, r)
   if v then
     out[#out + 1] = id
     out[#out + 1] = v
   elseif class == 'running' and r[3] == node then
+    if num(ARGV[i + 10]) > num(r[5]) then
+      out[#out + 1] = id
+      out[#out + 1] = 'oom'
+    end
     local awake = ARGV[i + 5] == '' and '-' or ARGV[i + 5]
     local old, since = redis.call('HGET', act, id), now
     if old then

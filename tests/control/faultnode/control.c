@@ -110,6 +110,8 @@ static bool sandbox_order(struct sim_node *n, int argc, char **a)
         s->gen = strtoull(a[3], NULL, 10);
     } else if (strcmp(verb, "rss") == 0 && argc > 3) {
         s->rss_mib = strtoull(a[3], NULL, 10);
+    } else if (strcmp(verb, "oom") == 0 && argc > 3) {
+        s->oom_kills = (uint32_t)strtoul(a[3], NULL, 10);
     } else if (strcmp(verb, "unhealthy") == 0) {
         s->healthy = false;
     } else {

@@ -64,6 +64,7 @@ void sim_message(struct sim_sandbox *s, Cube__Master__V1__NodeSandbox *out)
     out->last_activity_ms = s->last_activity_ms;
     out->awake = s->awake;
     out->memory_rss_mib = s->rss_mib;
+    out->guest_oom_kills = s->oom_kills;
     out->last_answer_ms = s->healthy ? clock_realtime_ms() : 1;
     out->filesystem_only = s->filesystem_only;
 }

@@ -20,6 +20,7 @@ struct sim_sandbox {
     char reason[64], snapshot[64], awake[16];
     bool changed, filesystem_only, healthy;
     uint64_t rss_mib;
+    uint32_t oom_kills;
     struct sim_sandbox *next;
 };
 
