@@ -104,6 +104,20 @@ static bool valid_node_id(const char *id)
            strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == n;
 }
 
+static int labels_check(const char *text, struct err *e)
+{
+    unsigned n = 0;
+    for (const char *p = text; *(p += strspn(p, ", ")); p += strcspn(p, ", ")) {
+        size_t word = strcspn(p, ", "), key = strcspn(p, "=, ");
+        if (key == 0 || p[key] != '=' || word > NODE_LABEL_BYTES)
+            return err_set(e, ERR_INVALID, "node.labels: '%.*s' is no pair key=value of at most %d bytes",
+                           (int)(word < 64 ? word : 64), p, NODE_LABEL_BYTES);
+        if (++n > NODE_LABELS)
+            return err_set(e, ERR_INVALID, "node.labels: more than %d pairs", NODE_LABELS);
+    }
+    return 0;
+}
+
 int node_config_load(const char *path, struct node_config *out, struct err *e)
 {
     if (config_load(path, "node", keys, out, e) < 0)
@@ -116,6 +130,8 @@ int node_config_load(const char *path, struct node_config *out, struct err *e)
     if (!valid_node_id(out->id))
         return err_set(e, ERR_INVALID,
                        "node.id '%s' is no name of at most 63 letters, digits, dots and dashes", out->id);
+    if (labels_check(out->labels, e) < 0)
+        return -1;
     if (!*out->advertise)
         out->advertise = out->listen;
     return 0;

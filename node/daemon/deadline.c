@@ -1,6 +1,6 @@
 /* Owns the node's ticking. Invariant: the node acts alone only when a deadline is overdue by
  * deadline_grace_ms and no master gave a sign for master_grace_ms; then it applies the sandbox's own timeout
- * action, once. */
+ * action, once. In mode `idle` that is a pause, and activity postpones it here as well. */
 #include "node/daemon/deadline.h"
 
 #include "lib/base/clock.h"
@@ -16,17 +16,17 @@ static void act(void *arg)
 {
     struct sandbox *sb = arg;
     struct err e = {0};
-    bool existed;
+    bool existed, pauses = sb->spec->auto_pause || sb->spec->idle_ms > 0;
     log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen},
-             "deadline passed and no master: %s", sb->spec->auto_pause ? "pausing" : "killing");
+             "deadline passed and no master: %s", pauses ? "pausing" : "killing");
     int rc;
-    if (sb->spec->auto_pause) {
+    if (pauses) {
         Cube__Node__V1__PauseRequest req = CUBE__NODE__V1__PAUSE_REQUEST__INIT;
         Cube__Node__V1__PauseReply reply = CUBE__NODE__V1__PAUSE_REPLY__INIT;
         char id[64];
         req.sandbox_id = sb->id;
         req.gen = sb->gen;
-        req.filesystem_only = !sb->spec->auto_pause_memory;
+        req.filesystem_only = sb->spec->auto_pause && !sb->spec->auto_pause_memory;
         rc = sandbox_pause(sb->node, &req, &reply, id, &e);
     } else {
         rc = sandbox_kill(sb->node, sb->id, sb->gen, "timeout, applied by the node", &existed, &e);
@@ -49,6 +49,9 @@ static void visit(struct sandbox *sb, void *data)
         return;
     }
     if (sb->state != SB_STATE(RUNNING) || !sb->deadline_boot_ms || sb->acting || master_link_up(n->link))
+        return;
+    if (sb->spec->idle_ms > 0 &&
+        clock_realtime_ms() - sb->last_activity_ms < sb->spec->idle_ms + n->cfg.deadline_grace_ms)
         return;
     if (now - sb->deadline_boot_ms >= n->cfg.deadline_grace_ms &&
         now - n->last_master_ms >= n->cfg.master_grace_ms) {

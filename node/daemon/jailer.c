@@ -29,7 +29,7 @@ static void on_event(const ProtobufCMessage *m, void *data)
     struct jailer *j = data;
     const Cube__Jailer__V1__Reply *r = (const Cube__Jailer__V1__Reply *)m;
     if (r->result_case == CUBE__JAILER__V1__REPLY__RESULT_ENDED)
-        vm_on_ended(j->node, r->ended->name, r->ended->status, r->ended->oom);
+        vm_on_ended(j->node, r->ended->name, r->ended->status, r->ended->oom, r->ended->host_oom);
 }
 
 static int dial(struct jailer *j, struct err *e)
@@ -67,7 +67,8 @@ static void catch_up(struct jailer *j)
         return;
     for (size_t i = 0; i < list->n_vms; i++)
         if (!list->vms[i]->alive)
-            vm_on_ended(j->node, list->vms[i]->name, list->vms[i]->status, false);
+            vm_on_ended(j->node, list->vms[i]->name, list->vms[i]->status, list->vms[i]->oom,
+                        list->vms[i]->host_oom);
 }
 
 static void keep_connected(void *arg)

@@ -46,6 +46,26 @@ static void on_registered(const ProtobufCMessage *reply, const struct err *e, vo
     fiber_event_set(&c->done);
 }
 
+/* "k=v,k2=v2" of the configuration; what is no pair was refused when that was read. */
+static size_t labels_split(char *text, Cube__V1__Pair pairs[NODE_LABELS], Cube__V1__Pair *out[NODE_LABELS])
+{
+    size_t n = 0;
+    char *save = NULL;
+    for (char *word = strtok_r(text, ", ", &save); word && n < NODE_LABELS;
+         word = strtok_r(NULL, ", ", &save)) {
+        char *eq = strchr(word, '=');
+        if (!eq)
+            continue;
+        *eq = 0;
+        cube__v1__pair__init(&pairs[n]);
+        pairs[n].key = word;
+        pairs[n].value = eq + 1;
+        out[n] = &pairs[n];
+        n++;
+    }
+    return n;
+}
+
 static int announce(struct master_link *l, struct rpc_client *client, struct call *c)
 {
     struct node *n = l->node;
@@ -64,8 +84,15 @@ static int announce(struct master_link *l, struct rpc_client *client, struct cal
     req.version = (char *)CUBE_VERSION;
     req.envd_version = (char *)catalog_envd_version(n->templates);
     req.templates = catalog_ids(n->templates, &req.n_templates);
+    Cube__V1__Pair pairs[NODE_LABELS], *labels[NODE_LABELS];
+    char *text = strdup(n->cfg.labels ? n->cfg.labels : "");
+    if (!text)
+        abort();
+    req.n_labels = labels_split(text, pairs, labels);
+    req.labels = labels;
     rpc_unary(client, "/cube.master.v1.NodeLink/Register", &req.base,
               &cube__master__v1__register_reply__descriptor, REGISTER_MS, "", on_registered, c);
+    free(text);
     fiber_event_wait(&c->done, -1);
     return c->failed ? -1 : 0;
 }

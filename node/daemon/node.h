@@ -42,6 +42,9 @@ struct node {
     bool stopping;
 };
 
+#define NODE_LABELS 8        /* as many as the scheduler keeps of a node (master/scheduler.h) */
+#define NODE_LABEL_BYTES 255 /* of one pair */
+
 /** Loads the section "node" and fills what depends on other keys. */
 int node_config_load(const char *path, struct node_config *out, struct err *e);
 void node_config_usage(void); /* prints the whole --help */

@@ -43,6 +43,7 @@ static void add(struct sandbox *sb, void *data)
     m->last_activity_ms = sb->last_activity_ms;
     m->open_streams = sb->open_streams;
     m->cpu_milli = sb->cpu_milli;
+    m->guest_oom_kills = sb->oom_kills;
     m->memory_rss_mib = sb->rss_mib;
     m->last_answer_ms = sb->last_answer_ms;
     m->awake = (char *)sb->awake;

@@ -1,6 +1,6 @@
 /* Owns the metric points of sandboxes, in memory: a ring of the newest. Invariant: a sample wakes a guest, so
  * idle ones are asked rarely: every metrics_ms in a sandbox's first minute or while it works, six times as
- * rarely when it is idle. */
+ * rarely when it is idle, and several times within the idle time after which it would be paused. */
 #include "node/daemon/samples.h"
 
 #include "lib/base/clock.h"
@@ -13,11 +13,13 @@
 #define YOUNG_MS 60000
 #define IDLE_PCT 1.0
 #define IDLE_FACTOR 6
+#define IDLE_PARTS 4     /* a sandbox in mode `idle` is looked at so often within its idle time */
+#define EGRESS_FLOOR 512 /* bytes between two samples that are no activity: a guest's own ARP */
 
 struct samples {
     Cube__Master__V1__MetricPoint point[POINTS];
     size_t count, next;
-    uint64_t cpu_busy_us, vmm_cpu_us; /* of the last sample */
+    uint64_t cpu_busy_us, net_tx_bytes; /* of the last sample */
     int64_t at_us;
     bool busy, asking;
 };
@@ -61,7 +63,13 @@ static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m,
     sb->cpu_milli = (uint32_t)(p->cpu_used_pct * 10.0);
     sb->rss_mib = v->rss_bytes >> 20;
     s->busy = p->cpu_used_pct > IDLE_PCT;
-    sb->awake = sb->open_streams ? "stream" : h->exec_sessions ? "exec" : s->busy ? "cpu" : "";
+    bool egress = s->at_us && v->net_tx_bytes > s->net_tx_bytes + EGRESS_FLOOR;
+    s->net_tx_bytes = v->net_tx_bytes;
+    sb->awake = sb->open_streams   ? "stream"
+                : h->exec_sessions ? "exec"
+                : egress           ? "egress"
+                : s->busy          ? "cpu"
+                                   : "";
     if (*sb->awake) {
         sb->last_activity_ms = p->ts_ms;
         sb->changed = true; /* told with the next report, not at once */
@@ -94,6 +102,10 @@ int samples_take(struct sandbox *sb, struct err *e)
     if (sb->vm != vm || sb->gen != gen || sb->state != SB_STATE(RUNNING))
         return rc;
     bool healthy = rc == 0 && h.envd_ok;
+    if (h.oom_kills > sb->oom_kills) {
+        sb->oom_kills = h.oom_kills;
+        master_link_changed(sb);
+    }
     if (healthy != sb->healthy)
         master_link_changed(sb);
     sb->healthy = healthy;
@@ -115,6 +127,8 @@ static void collect_due(struct sandbox *sb, void *data)
         return;
     bool young = d->now - sb->started_ms < YOUNG_MS;
     int64_t every = young || sb->samples->busy ? d->every : d->every * IDLE_FACTOR;
+    if (sb->spec->idle_ms > 0 && every > sb->spec->idle_ms / IDLE_PARTS)
+        every = sb->spec->idle_ms / IDLE_PARTS; /* work that begins unseen must be seen before the pause */
     if (clock_mono_us() - sb->samples->at_us >= every * 1000 && d->now - sb->started_ms > 500)
         snprintf(d->id[d->count++], 22, "%s", sb->id);
 }

@@ -31,7 +31,7 @@ struct sandbox {
     bool changed;     /* differs from what the masters were told */
     bool healthy;
     int64_t last_answer_ms, last_activity_ms;
-    uint32_t open_streams, cpu_milli;
+    uint32_t open_streams, cpu_milli, oom_kills;
     const char *awake;    /* why it counts as active now, or "" */
     bool filesystem_only; /* of its pause */
     uint64_t rss_mib;

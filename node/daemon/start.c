@@ -203,7 +203,7 @@ static int take_ready(struct start *s)
         return -1;
     sb->vm = vm;
     vm->owner = sb;
-    s->receipt->from_pool = true;
+    s->receipt->from_pool = s->receipt->was_ready = true;
     return 0;
 }
 

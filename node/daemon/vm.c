@@ -176,7 +176,7 @@ static void vm_finish(struct vm *vm, const char *reason)
         pool_on_vm_end(vm->node, vm);
 }
 
-void vm_on_ended(struct node *n, const char *name, int status, bool oom)
+void vm_on_ended(struct node *n, const char *name, int status, bool oom, bool host_oom)
 {
     (void)n;
     struct vm *vm = vm_find(name);
@@ -184,7 +184,10 @@ void vm_on_ended(struct node *n, const char *name, int status, bool oom)
         return;
     char reason[128];
     if (oom)
-        snprintf(reason, sizeof reason, "the VM process ran out of its memory limit");
+        snprintf(reason, sizeof reason,
+                 "out of memory in the VM's cgroup: the VM process met its memory limit");
+    else if (host_oom)
+        snprintf(reason, sizeof reason, "out of memory on the host: its OOM killer ended the VM process");
     else if (WIFSIGNALED(status))
         snprintf(reason, sizeof reason, "the VM process was killed by signal %d", WTERMSIG(status));
     else

@@ -115,7 +115,7 @@ void vm_console_tail(struct vm *vm, char *out, size_t max);
 uint64_t process_start_time(uint32_t pid);
 
 /** Called by the jailer's events. */
-void vm_on_ended(struct node *n, const char *name, int status, bool oom);
+void vm_on_ended(struct node *n, const char *name, int status, bool oom, bool host_oom);
 struct vm *vm_find(const char *name);
 struct vm *vm_find_tap(const char *tap);
 /** VMs without an owner: of the pools, in the making, or on their way out. */

@@ -194,7 +194,15 @@ int cgroup_enter(const char *vm, pid_t pid, struct err *e)
     return 0;
 }
 
-bool cgroup_oom(const char *vm)
+static uint64_t number_after(const char *text, const char *word)
+{
+    const char *p = strstr(text, word);
+    return p ? strtoull(p + strlen(word), NULL, 10) : 0;
+}
+
+/* `oom_kill` counts kills in the group by whatever OOM killer; `oom` (v2) and `failcnt` (v1) tell whether the
+ * group met its own limit (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst). */
+bool cgroup_oom(const char *vm, bool *own_limit)
 {
     char path[400], text[512];
 
@@ -202,8 +210,13 @@ bool cgroup_oom(const char *vm)
              unified ? "memory.events" : "memory.oom_control");
     if (textfile_read(path, text, sizeof text) < 0)
         return false;
-    const char *p = strstr(text, "oom_kill ");
-    return p && strtoull(p + 9, NULL, 10) > 0;
+    bool killed = number_after(text, "oom_kill ") > 0;
+    *own_limit = number_after(text, "oom ") > 0;
+    if (!unified) {
+        snprintf(path, sizeof path, "%s/%s/memory.failcnt", base[MEMORY], vm);
+        *own_limit = textfile_read(path, text, sizeof text) > 0 && strtoull(text, NULL, 10) > 0;
+    }
+    return killed;
 }
 
 bool cgroup_drop(const char *vm)

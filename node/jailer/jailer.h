@@ -40,8 +40,9 @@ int cgroup_make(const char *vm, const struct limits *l, struct err *e);
 int cgroup_limit(const char *vm, const struct limits *l, struct err *e);
 /** Moves a process into the group of a VM. */
 int cgroup_enter(const char *vm, pid_t pid, struct err *e);
-/** Whether the kernel killed something in the group for want of memory. */
-bool cgroup_oom(const char *vm);
+/** Whether the kernel killed something in the group for want of memory, and whether the group's own limit was
+ * what it ran into. */
+bool cgroup_oom(const char *vm, bool *own_limit);
 /** Removes a VM's group; false while something is in it still. */
 bool cgroup_drop(const char *vm);
 /** Removes our group when it is empty. */
@@ -75,7 +76,7 @@ struct vm {
     int log_fd; /* read end of its messages; -1: none */
     uint32_t log_bytes;
     int32_t status; /* wait status once ended; -1: not known (it ended while no jailer was there) */
-    bool oom;
+    bool oom, host_oom;
     int kill_client; /* of serve.c: who waits for the answer to which kill; -1: nobody */
     uint64_t kill_id;
     struct vm *next;

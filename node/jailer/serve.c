@@ -141,6 +141,8 @@ static void on_list(struct server *s, struct answer *a)
         m[n].start_time = v->start_time;
         m[n].socket = sockets[n];
         m[n].alive = v->pidfd >= 0;
+        m[n].oom = v->oom;
+        m[n].host_oom = v->host_oom;
         m[n].status = v->status;
         p[n] = &m[n];
     }
@@ -274,6 +276,7 @@ static void vm_end(struct server *s, struct vm *v, int32_t status)
     ended.pid = (uint32_t)v->pid;
     ended.status = status;
     ended.oom = v->oom;
+    ended.host_oom = v->host_oom;
     event.result_case = CUBE__JAILER__V1__REPLY__RESULT_ENDED;
     event.ended = &ended;
     if (v->kill_client >= 0) {

@@ -148,11 +148,13 @@ void vm_mark_ended(const struct options *o, struct vm *v, int32_t status)
         close(v->pidfd);
     v->pidfd = -1;
     v->status = status;
-    v->oom = cgroup_oom(v->name);
+    bool own_limit = false, oom = cgroup_oom(v->name, &own_limit);
+    v->oom = oom && own_limit;
+    v->host_oom = oom && !own_limit;
     record_path(o, v->name, "/exit.json", path);
     snprintf(text, sizeof text,
-             "{\"status\":%d,\"oom\":%s,\"pid\":%d,\"start_time\":%" PRIu64 ",\"ended_ms\":%" PRId64 "}\n",
-             status, v->oom ? "true" : "false", v->pid, v->start_time, clock_realtime_ms());
+             "{\"status\":%d,\"oom\":%s,\"host_oom\":%s,\"pid\":%d,\"start_time\":%" PRIu64 ",\"ended_ms\":%" PRId64 "}\n",
+             status, v->oom ? "true" : "false", v->host_oom ? "true" : "false", v->pid, v->start_time, clock_realtime_ms());
     if (textfile_replace(path, text, &e) < 0)
         log_warn("%s: %s", v->name, e.msg);
 }
@@ -211,6 +213,8 @@ static void adopt(const struct options *o, const char *name)
         vm_mark_ended(o, v, -1);
     else if (v->pidfd >= 0)
         close(fd_steal(&v->pidfd));
+    v->oom |= v->pidfd < 0 && strstr(text, "\"oom\":true");
+    v->host_oom |= v->pidfd < 0 && strstr(text, "\"host_oom\":true");
 }
 
 int vm_adopt_all(const struct options *o, struct err *e)
