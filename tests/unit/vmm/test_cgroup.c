@@ -166,10 +166,13 @@ static void a_vm_gets_its_limits(void **state)
     assert_int_equal(cgroup_enter("vm-1", 4711, &e), 0);
     assert_string_equal(get("/node/unit-test/vm-1/cgroup.procs"), "4711");
     assert_false(cgroup_drop("vm-1")); /* something is in it */
-    put(in("/node/unit-test/vm-1/memory.events"), "low 0\nhigh 0\nmax 3\noom 1\noom_kill 0\n");
-    assert_false(cgroup_oom("vm-1"));
+    bool own_limit = true;
+    put(in("/node/unit-test/vm-1/memory.events"), "low 0\nhigh 0\nmax 3\noom 0\noom_kill 0\n");
+    assert_false(cgroup_oom("vm-1", &own_limit));
+    put(in("/node/unit-test/vm-1/memory.events"), "low 0\nhigh 0\nmax 3\noom 0\noom_kill 1\n");
+    assert_true(cgroup_oom("vm-1", &own_limit) && !own_limit); /* the host's memory was short */
     put(in("/node/unit-test/vm-1/memory.events"), "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n");
-    assert_true(cgroup_oom("vm-1"));
+    assert_true(cgroup_oom("vm-1", &own_limit) && own_limit);
     put(in("/node/unit-test/vm-1/cgroup.procs"), "");
     assert_true(cgroup_drop("vm-1"));
     assert_true(cgroup_drop("vm-1")); /* gone already: fine */
