@@ -13,6 +13,7 @@
 
 #include <linux/vm_sockets.h>
 
+#include "guest/common/peer.h"
 #include "guest/envd/conn.h"
 #include "guest/envd/files.h"
 #include "guest/envd/fs_rpc.h"
@@ -201,6 +202,10 @@ static void on_accept(void *owner, uint32_t events)
         }
         if (fd < 0)
             return;
+        if (peer_is_guest(&from)) {
+            close(fd);
+            continue;
+        }
         int one = 1;
         bool tcp = from.ss_family == AF_INET || from.ss_family == AF_INET6;
         if (tcp)

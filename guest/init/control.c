@@ -12,6 +12,7 @@
 #include <linux/vm_sockets.h>
 
 #include "guest/common/loop.h"
+#include "guest/common/peer.h"
 #include "lib/base/buf.h"
 #include "lib/base/log.h"
 
@@ -203,8 +204,10 @@ static void on_event(void *owner, uint32_t events)
 
 static void on_accept(void *owner, uint32_t events)
 {
-    int fd = accept4(listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    struct ctl *c = fd < 0 || n_all >= CONNECTIONS_MAX ? NULL : calloc(1, sizeof(*c));
+    struct sockaddr_storage from = {0};
+    socklen_t n = sizeof(from);
+    int fd = accept4(listener.fd, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    struct ctl *c = fd < 0 || peer_is_guest(&from) || n_all >= CONNECTIONS_MAX ? NULL : calloc(1, sizeof(*c));
     if (!c) {
         if (fd >= 0)
             close(fd);

@@ -21,6 +21,7 @@
 #include <linux/vm_sockets.h>
 
 #include "guest/common/loop.h"
+#include "guest/common/peer.h"
 #include "lib/base/log.h"
 
 #define GATEWAY_PORT 2
@@ -276,9 +277,15 @@ static void on_timeout(void *owner)
 static void on_accept(void *owner, uint32_t events)
 {
     for (int i = 0; i < 64; i++) {
-        int fd = accept4(listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage from = {0};
+        socklen_t n = sizeof(from);
+        int fd = accept4(listener.fd, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0)
             return;
+        if (peer_is_guest(&from)) {
+            close(fd);
+            continue;
+        }
         struct link *l = links < LINKS_MAX ? calloc(1, sizeof(*l)) : NULL;
         if (!l) {
             char busy = STATUS_NOT_READY;
