@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "guest/envd/inflate.h"
 #include "guest/envd/request_user.h"
 #include "guest/envd/state.h"
 
@@ -234,10 +235,11 @@ static bool type_is(const char *type, const char *want)
     return !strncasecmp(type, want, n) && (!type[n] || type[n] == ';' || type[n] == ' ');
 }
 
-static bool encoding_ok(struct conn *c, const char *name)
+static bool encoding_take(struct rpc *r, const char *name)
 {
-    const char *e = http_header(&c->req->http, name);
-    return !e || !*e || !strcasecmp(e, "identity");
+    const char *e = http_header(&r->c->req->http, name);
+    r->gzip = e && !strcasecmp(e, "gzip");
+    return r->gzip || !e || !*e || !strcasecmp(e, "identity");
 }
 
 /* Codec by content type; false after having answered 415. */
@@ -269,8 +271,8 @@ static bool headers_check(struct rpc *r)
         rpc_fail(r, RPC_INVALID_ARGUMENT, "connect-protocol-version must be \"1\": got \"%.40s\"", version);
     else if (!header_number(r->c, "connect-timeout-ms", &r->timeout_ms))
         rpc_fail(r, RPC_INVALID_ARGUMENT, "protocol error: invalid timeout");
-    else if (!encoding_ok(r->c, is_stream(r) ? "connect-content-encoding" : "content-encoding"))
-        rpc_fail(r, RPC_UNIMPLEMENTED, "unknown compression: supported encodings are identity");
+    else if (!encoding_take(r, is_stream(r) ? "connect-content-encoding" : "content-encoding"))
+        rpc_fail(r, RPC_UNIMPLEMENTED, "unknown compression: supported encodings are gzip, identity");
     if (!header_number(r->c, "keepalive-ping-interval", &keepalive_s) || keepalive_s <= 0)
         keepalive_s = KEEPALIVE_DEFAULT_S;
     r->keepalive_ms = keepalive_s * 1000;
@@ -278,9 +280,19 @@ static bool headers_check(struct rpc *r)
 }
 
 /* Decodes one request message and hands it on. */
-static void message_take(struct rpc *r, const char *p, size_t n, struct arena *a,
+static void message_take(struct rpc *r, bool packed, const char *p, size_t n, struct arena *a,
                          void (*to)(struct rpc *, void *))
 {
+    long len = packed ? gzip_unpack(p, n, MESSAGE_MAX, a, &p) : (long)n;
+    if (len == INFLATE_TOO_LARGE) {
+        rpc_fail(r, RPC_RESOURCE_EXHAUSTED, "decompressed message is larger than %zu bytes", MESSAGE_MAX);
+        return;
+    }
+    if (len < 0) {
+        rpc_fail(r, RPC_INVALID_ARGUMENT, "decompressing message: malformed gzip");
+        return;
+    }
+    n = (size_t)len;
     void *req = arena_alloc(a, r->method->request->size);
     const char *bad = req ? codec_decode(r->codec, r->method->request, p, n, req, a) : "message too large";
     if (bad)
@@ -295,20 +307,29 @@ static size_t envelope_length(const char *p)
     return (size_t)u[1] << 24 | (size_t)u[2] << 16 | (size_t)u[3] << 8 | u[4];
 }
 
+/* Flag 1, compressed, is allowed when the call named a coding. False after having answered. */
+static bool flags_check(struct rpc *r, unsigned char flags)
+{
+    if (flags == 0 || (flags == 1 && r->gzip))
+        return true;
+    rpc_fail(r, flags == 1 ? RPC_INTERNAL : RPC_INVALID_ARGUMENT,
+             "protocol error: unexpected envelope flags %u", flags);
+    return false;
+}
+
 static void server_stream_start(struct rpc *r)
 {
     const struct buf *b = &r->c->req->whole;
     if (b->len < 5)
         rpc_fail(r, RPC_INVALID_ARGUMENT, "protocol error: incomplete envelope");
-    else if (b->data[0])
-        rpc_fail(r, b->data[0] & 1 ? RPC_INTERNAL : RPC_INVALID_ARGUMENT,
-                 "protocol error: unexpected envelope flags %u", (unsigned char)b->data[0]);
+    else if (!flags_check(r, (unsigned char)b->data[0]))
+        return;
     else if (envelope_length(b->data) != b->len - 5)
         rpc_fail(r, RPC_INVALID_ARGUMENT,
                  "protocol error: promised %zu bytes in enveloped message, got %zu bytes",
                  envelope_length(b->data), b->len - 5);
     else
-        message_take(r, b->data + 5, b->len - 5, &r->c->req->arena, r->method->handle);
+        message_take(r, b->data[0] & 1, b->data + 5, b->len - 5, &r->c->req->arena, r->method->handle);
 }
 
 /* Hands complete envelopes on, one by one, until the handler pauses or ends the call. */
@@ -320,16 +341,14 @@ static void stream_pump(struct rpc *r)
             rpc_fail(r, RPC_RESOURCE_EXHAUSTED, "message of %zu bytes is larger than %zu", len, MESSAGE_MAX);
             return;
         }
-        if (r->partial.data[0]) {
-            rpc_fail(r, RPC_INVALID_ARGUMENT, "protocol error: unexpected envelope flags");
+        if (!flags_check(r, (unsigned char)r->partial.data[0]))
             return;
-        }
         if (r->partial.len < len + 5)
             break;
         _cleanup_buf_ struct buf b = r->partial; /* the handler may end the call, which releases `partial` */
         r->partial = (struct buf){0};
         buf_append(&r->partial, b.data + len + 5, b.len - len - 5);
-        message_take(r, b.data + 5, len, &r->messages, r->on_message);
+        message_take(r, b.data[0] & 1, b.data + 5, len, &r->messages, r->on_message);
         arena_free(&r->messages);
     }
     if (r->ended || r->c->paused || !r->end_seen)
@@ -406,7 +425,7 @@ void rpc_handle(struct conn *c)
     c->on_drain = on_conn_drain;
     switch (r->method->kind) {
     case RPC_UNARY:
-        message_take(r, c->req->whole.data, c->req->whole.len, &c->req->arena, r->method->handle);
+        message_take(r, r->gzip, c->req->whole.data, c->req->whole.len, &c->req->arena, r->method->handle);
         break;
     case RPC_SERVER_STREAM:
         server_stream_start(r);

@@ -45,6 +45,7 @@ struct rpc {
     const struct rpc_method *method;
     enum codec codec;
     bool started, ended;
+    bool gzip;             /* the request (unary), or envelopes that say so (streams), are compressed */
     int64_t timeout_ms;    /* Connect-Timeout-Ms, -1 = none */
     int64_t keepalive_ms;  /* Keepalive-Ping-Interval */
     struct buf partial;    /* client stream: envelopes that were not handed on yet */
