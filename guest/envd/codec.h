@@ -26,7 +26,7 @@ struct pairs {
     size_t n, cap;
 };
 
-enum field_kind { F_STRING, F_BYTES, F_UINT32, F_BOOL, F_ENUM, F_MESSAGE, F_STRINGS, F_MAP };
+enum field_kind { F_STRING, F_BYTES, F_UINT32, F_BOOL, F_ENUM, F_MESSAGE, F_STRINGS, F_MAP, F_GIVEN };
 
 struct enum_name {
     const char *name;
@@ -36,8 +36,8 @@ struct enum_name {
 #define FIELD_NO_PRESENCE SIZE_MAX
 
 /** One field: where it lies in the C struct and how it is named. C types by kind: const char *, struct bytes,
- * uint32_t, bool, int32_t, the sub-struct itself, struct strings, struct pairs. `has_at` is the offset of a
- * bool. */
+ * uint32_t, bool, int32_t, the sub-struct itself, struct strings, struct pairs, bool (F_GIVEN, JSON only: any
+ * value, true when it is not empty). `has_at` is the offset of a bool. */
 struct field {
     uint32_t num;
     enum field_kind kind;

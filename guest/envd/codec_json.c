@@ -322,6 +322,19 @@ static bool map_of_strings(struct in *in, struct pairs *out)
     return expect(in, '}');
 }
 
+/* Any value; whether it is more than an empty string, list or object. */
+static bool given(struct in *in, bool *out, int depth)
+{
+    space(in);
+    const char *from = in->p + 1;
+    if (!skip(in, depth + 1))
+        return false;
+    *out = !strchr("[{\"", from[-1]);
+    for (; from + 1 < in->p; from++)
+        *out = *out || !strchr(" \t\r\n", *from);
+    return true;
+}
+
 static bool value(struct in *in, const struct field *f, char *out, int depth)
 {
     int64_t v;
@@ -350,6 +363,8 @@ static bool value(struct in *in, const struct field *f, char *out, int depth)
         return list_of_strings(in, (struct strings *)(out + f->at));
     case F_MAP:
         return map_of_strings(in, (struct pairs *)(out + f->at));
+    case F_GIVEN:
+        return given(in, (bool *)(out + f->at), depth);
     }
     return false;
 }

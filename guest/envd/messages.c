@@ -107,10 +107,12 @@ MESSAGE(msg_init, msg_init, FIELD_HAS(1, F_MAP, "envVars", "envVars", msg_init, 
         FIELD_HAS(3, F_STRING, "timestamp", "timestamp", msg_init, timestamp, has_timestamp),
         FIELD(4, F_STRING, "defaultUser", "defaultUser", msg_init, user),
         FIELD(5, F_STRING, "defaultWorkdir", "defaultWorkdir", msg_init, workdir),
-        FIELD(6, F_STRING, "caBundle", "caBundle", msg_init, ca_bundle),
+        FIELD_HAS(6, F_STRING, "caBundle", "caBundle", msg_init, ca_bundle, has_ca_bundle),
         FIELD(7, F_STRING, "lifecycleID", "lifecycleID", msg_init, lifecycle_id),
         FIELD(8, F_STRING, "sandboxID", "sandboxID", msg_init, sandbox_id),
-        FIELD(9, F_STRING, "templateID", "templateID", msg_init, template_id));
+        FIELD(9, F_STRING, "templateID", "templateID", msg_init, template_id),
+        FIELD(10, F_GIVEN, "volumeMounts", "volumeMounts", msg_init, mounts),
+        FIELD(11, F_GIVEN, "hyperloopIP", "hyperloopIP", msg_init, hyperloop));
 MESSAGE(msg_compose, msg_compose, FIELD(1, F_STRINGS, "source_paths", "sourcePaths", msg_compose, sources),
         FIELD(2, F_STRING, "destination", "destination", msg_compose, destination),
         FIELD(3, F_STRING, "username", "username", msg_compose, username));

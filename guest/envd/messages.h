@@ -78,7 +78,8 @@ struct msg_watcher {
     const char *watcher_id;
 };
 struct msg_init {
-    bool has_envs, has_token, has_timestamp;
+    bool has_envs, has_token, has_timestamp, has_ca_bundle;
+    bool mounts, hyperloop; /* not empty: options that nothing here can honour */
     struct pairs envs;
     const char *token, *timestamp, *user, *workdir, *ca_bundle, *lifecycle_id, *sandbox_id, *template_id;
 };

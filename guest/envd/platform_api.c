@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "guest/envd/conn.h"
 #include "guest/envd/messages.h"
 #include "guest/envd/state.h"
+#include "guest/envd/trust.h"
 #include "guest/envd/version.h"
 #include "lib/base/log.h"
 
@@ -91,7 +93,7 @@ static void file_put(const char *name, const char *value)
     close(fd);
 }
 
-static void run_files_write(const char *ca_bundle)
+static void run_files_write(void)
 {
     if (!state.in_vm)
         return; /* alone on a host nothing outside the API is touched */
@@ -99,8 +101,39 @@ static void run_files_write(const char *ca_bundle)
     file_put(".E2B_SANDBOX", "true");
     file_put(".E2B_SANDBOX_ID", state.sandbox_id);
     file_put(".E2B_TEMPLATE_ID", state.template_id);
-    if (*ca_bundle)
-        file_put("ca-bundle.pem", ca_bundle);
+}
+
+/* The certificates are a setting like the others: present replaces, present and empty clears, absent keeps.
+ */
+static int trust_apply(const struct msg_init *m, struct err *e)
+{
+    static unsigned char installed[crypto_generichash_BYTES];
+    unsigned char now[crypto_generichash_BYTES];
+    if (!m->has_ca_bundle || (!*m->ca_bundle && !state.ca_bundle))
+        return 0;
+    crypto_generichash(now, sizeof(now), (const unsigned char *)m->ca_bundle, strlen(m->ca_bundle), NULL, 0);
+    if (state.ca_bundle && !memcmp(now, installed, sizeof(now)))
+        return 0;
+    mkdir(RUN_DIR, 0755);
+    if (trust_install(m->ca_bundle, e) < 0)
+        return -1;
+    memcpy(installed, now, sizeof(now));
+    state.ca_bundle = *m->ca_bundle;
+    return 0;
+}
+
+/* What cannot be honoured is refused by its name, and nothing of the request takes effect. */
+static const char *refused(const struct msg_init *m)
+{
+    if (m->mounts)
+        return "volumeMounts is not supported: there is no network file system in this guest";
+    if (m->hyperloop)
+        return "hyperloopIP is not supported: events leave through cube-init";
+    if (m->has_ca_bundle && *m->ca_bundle && !state.in_vm)
+        return "caBundle is not supported outside a sandbox: this host's trust stores are left alone";
+    if (m->has_ca_bundle && *m->ca_bundle && !trust_valid(m->ca_bundle))
+        return "caBundle must hold PEM certificates and nothing else";
+    return NULL;
 }
 
 static bool init_allowed(struct conn *c, const struct msg_init *m)
@@ -135,6 +168,8 @@ void api_init(struct conn *c)
         (!fits(m.user, sizeof(state.default_user)) || !fits(m.workdir, sizeof(state.default_workdir)) ||
          !fits(m.sandbox_id, sizeof(state.sandbox_id)) || !fits(m.template_id, sizeof(state.template_id))))
         bad = "a value is too long";
+    if (!bad)
+        bad = refused(&m);
     if (bad) {
         conn_error(c, 400, "%s", bad);
         return;
@@ -147,6 +182,11 @@ void api_init(struct conn *c)
         no_content(c);
         return;
     }
+    struct err e = {0};
+    if (trust_apply(&m, &e) < 0) {
+        conn_error(c, 500, "%s", e.msg);
+        return;
+    }
     if ((m.has_envs && state_envs_set(&m.envs) < 0) || state_token_set(m.token) < 0) {
         conn_error(c, 500, "storing the identity: %s", strerror(errno));
         return;
@@ -157,7 +197,7 @@ void api_init(struct conn *c)
     copy(state.default_workdir, sizeof(state.default_workdir), m.workdir);
     copy(state.sandbox_id, sizeof(state.sandbox_id), m.sandbox_id);
     copy(state.template_id, sizeof(state.template_id), m.template_id);
-    run_files_write(m.ca_bundle);
+    run_files_write();
     state.ready = true;
     no_content(c);
 }

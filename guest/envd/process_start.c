@@ -13,6 +13,7 @@
 #include "guest/envd/keeper.h"
 #include "guest/envd/oplog.h"
 #include "guest/envd/state.h"
+#include "guest/envd/trust.h"
 #include "lib/base/cleanup.h"
 
 #define ENVS_MAX 2048
@@ -66,6 +67,8 @@ static char **env_build(struct arena *a, const struct user *u, const struct pair
     env_set(&e, "HOME", u->home);
     env_set(&e, "USER", u->name);
     env_set(&e, "LOGNAME", u->name);
+    if (state.ca_bundle)
+        env_set(&e, "NODE_EXTRA_CA_CERTS", TRUST_FILE);
     state_envs_each(env_set, &e);
     for (size_t i = 0; i < own->n; i++)
         env_set(&e, own->v[i].key, own->v[i].value);
@@ -212,6 +215,11 @@ struct proc *process_start(struct rpc *r, const struct msg_start *req)
     char cwd[PATH_MAX];
     if (!req->has_process || !*req->process.cmd) {
         rpc_fail(r, RPC_INVALID_ARGUMENT, "process.cmd is required");
+        return NULL;
+    }
+    if (state.frozen) { /* the request's head came before the freeze; a child would be born frozen, and hold
+                           us */
+        rpc_fail(r, RPC_UNAVAILABLE, "the sandbox is frozen");
         return NULL;
     }
     if (rpc_user(r, &u) < 0)

@@ -9,10 +9,11 @@
 #include <stdint.h>
 
 struct state {
-    bool in_vm;  /* started by cube-init: closed until the identity is set, internal paths only on the control
-                    connection */
-    bool ready;  /* the identity is set */
-    bool frozen; /* between freeze and thaw: nothing starts, nothing but /health answers */
+    bool in_vm; /* started by cube-init: closed until the identity is set, internal paths only on the control
+                   connection */
+    bool ready; /* the identity is set */
+    bool ca_bundle; /* /init brought certificates (trust.c) */
+    bool frozen;    /* between freeze and thaw: nothing starts, nothing but /health answers */
     char sandbox_id[64], template_id[64];
     char default_user[64], default_workdir[4096];
     char *token; /* locked memory, never in a core dump; NULL = none */

@@ -50,7 +50,7 @@ def parse(data):
     return out
 
 
-def identity(sandbox="itest", gen=1, token="", envs=None, user="", workdir="", thaw=True, network=True, random=b"r" * 64):
+def identity(sandbox="itest", gen=1, token="", envs=None, user="", workdir="", thaw=True, network=True, random=b"r" * 64, ca=""):
     body = field(1, sandbox) + field(2, "base") + field(3, gen) + field(4, time.time_ns()) + field(5, random)
     body += field(6, sandbox) + field(7, bytes(range(16)))
     if token:
@@ -64,6 +64,8 @@ def identity(sandbox="itest", gen=1, token="", envs=None, user="", workdir="", t
         body += field(12, workdir)
     if network:
         body += field(13, field(1, "169.254.0.21/30") + field(2, "169.254.0.22") + field(3, "169.254.0.22") + field(4, 1450))
+    if ca:
+        body += field(15, ca)
     return body + field(16, thaw)
 
 
