@@ -146,9 +146,13 @@ void msgw_str(struct msgw *w, const char *name, uint32_t num, const char *s)
             jsonw_strn(&w->json, s, n);
             return;
         }
-        buf_putc(w->out, '"');
-        buf_append(w->out, s, n);
-        buf_putc(w->out, '"');
+        if (!buf_reserve(w->out, n + 2))
+            return;
+        char *p = w->out->data + w->out->len;
+        p[0] = '"';
+        memcpy(p + 1, s, n);
+        p[n + 1] = '"';
+        w->out->len += n + 2;
         w->json.comma = true;
         return;
     }
@@ -227,17 +231,39 @@ void msgw_enum(struct msgw *w, const char *name, uint32_t num, const char *label
         scalar(w, num, (uint64_t)v);
 }
 
+static char *put_padded(char *p, unsigned v, int width)
+{
+    for (int i = width - 1; i >= 0; i--, v /= 10)
+        p[i] = (char)('0' + v % 10);
+    return p + width;
+}
+
+/* RFC 3339; years of four digits, as the format asks. */
+static void time_text(int64_t s, int32_t ns, char out[48])
+{
+    struct tm tm;
+    time_t t = s;
+    if (!gmtime_r(&t, &tm) || tm.tm_year < -1900 || tm.tm_year > 9999 - 1900)
+        return;
+    const int parts[6] = {tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec};
+    char *p = out;
+    for (int i = 0; i < 6; i++) {
+        p = put_padded(p, (unsigned)parts[i], i ? 2 : 4);
+        *p++ = "--T::."[i];
+    }
+    if (ns)
+        p = put_padded(p, (unsigned)ns, 9);
+    else
+        p--;
+    *p++ = 'Z';
+    *p = 0;
+}
+
 void msgw_time(struct msgw *w, const char *name, uint32_t num, int64_t s, int32_t ns)
 {
     if (w->codec == CODEC_JSON) {
-        struct tm tm;
-        time_t t = s;
         char text[48] = "";
-        if (gmtime_r(&t, &tm)) {
-            int n = snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d", tm.tm_year + 1900,
-                             tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec);
-            snprintf(text + n, sizeof(text) - (size_t)n, ns ? ".%09dZ" : "Z", ns);
-        }
+        time_text(s, ns, text);
         msgw_str(w, name, num, text);
         return;
     }

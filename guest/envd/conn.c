@@ -315,7 +315,7 @@ static void advance(struct conn *c)
     if (c->ev.fd < 0 || c->detached) /* detached: a worker owns `in` by now */
         return;
     if (c->in_off && c->in_off == c->in.len) {
-        buf_reset(&c->in);
+        buf_free(&c->in);
         c->in_off = 0;
     }
     watch_update(c);
@@ -328,11 +328,8 @@ static bool read_some(struct conn *c)
         buf_consume(&c->in, c->in_off);
         c->in_off = 0;
     }
-    if (!buf_reserve(&c->in, READ_SIZE)) {
-        conn_abort(c);
-        return false;
-    }
-    ssize_t n = recv(c->ev.fd, c->in.data + c->in.len, READ_SIZE, MSG_DONTWAIT);
+    static char block[READ_SIZE]; /* so that a client that sends slowly holds no more memory than it sent */
+    ssize_t n = recv(c->ev.fd, block, sizeof(block), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (n <= 0) {
@@ -341,8 +338,10 @@ static bool read_some(struct conn *c)
     }
     if (!c->in.len || (c->req && !c->response_done)) /* neither a slow head nor a refused body gains time */
         c->last_ms = loop_now_ms();
-    c->in.len += (size_t)n;
-    return true;
+    buf_append(&c->in, block, (size_t)n);
+    if (c->in.failed)
+        conn_abort(c);
+    return !c->in.failed;
 }
 
 static void on_event(void *owner, uint32_t events)

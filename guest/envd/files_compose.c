@@ -7,6 +7,7 @@
 #include "guest/envd/conn.h"
 #include "guest/envd/files.h"
 #include "guest/envd/fs.h"
+#include "guest/envd/fs_path.h"
 #include "guest/envd/jobs.h"
 #include "guest/envd/messages.h"
 #include "guest/envd/oplog.h"
@@ -33,13 +34,13 @@ static int compose_op(void *arg, struct err *e)
     struct compose *p = arg;
     if (fs_compose(p->sources, p->n, p->destination, &p->user, e) < 0)
         return -1;
-    return fs_stat(AT_FDCWD, p->destination, p->destination, &p->arena, &p->entry, e);
+    return entry_find(p->destination, &p->arena, &p->entry, e);
 }
 
 static void on_run(struct job *job)
 {
     struct compose *p = (struct compose *)job;
-    p->failed = fs_as_user(&p->user, p->destination, compose_op, p, &p->err) < 0;
+    p->failed = fs_as_user(&p->user, compose_op, p, &p->err) < 0;
     if (p->failed)
         return;
     struct jsonw w = jsonw_start(&p->out);

@@ -11,6 +11,7 @@
 #include <strings.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -20,6 +21,7 @@
 #include "guest/envd/content_type.h"
 #include "guest/envd/files.h"
 #include "guest/envd/fs.h"
+#include "guest/envd/fs_path.h"
 #include "guest/envd/jobs.h"
 #include "guest/envd/oplog.h"
 #include "guest/envd/signature.h"
@@ -29,7 +31,7 @@
 #define TURN ((size_t)32 << 20) /* bytes before the worker serves somebody else */
 #define STALL_MS (600 * 1000)
 #define UNSIZED_MAX ((size_t)4 << 20) /* files that say 0 bytes but have content (/proc) */
-#define COPY (256 * 1024)
+#define ROOM_MS 2
 #define GZIP_CHUNK (32 * 1024)
 
 enum progress { GOING, WAITING, FINISHED, BROKEN, REFUSED };
@@ -45,10 +47,10 @@ struct download {
     enum progress progress;
     int status; /* 416: err.msg is the size; else of a refusal whose error is in err */
     struct err err;
-    struct buf out; /* head, small content, gzip chunks */
+    struct buf out; /* head, content of unsized files, gzip chunks */
     size_t out_off;
     off_t at;
-    uint64_t left; /* by sendfile */
+    uint64_t left; /* bytes of the file from `at` on */
     z_stream z;
     bool z_on, z_done;
 };
@@ -66,7 +68,7 @@ static void download_free(struct download *d)
 static int open_op(void *arg, struct err *e)
 {
     struct download *d = arg;
-    d->fd = open(d->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    d->fd = fs_open(d->path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (d->fd < 0 && errno == ENOENT) {
         err_set(e, ERR_NOT_FOUND, "path '%s' does not exist", d->path);
         e->sys = ENOENT;
@@ -240,12 +242,6 @@ static void head_make(struct download *d)
     if (content.len) {
         buf_append(&d->out, content.data + d->at, d->left);
         d->left = 0;
-    } else if (d->left && d->left <= SMALL && buf_reserve(&d->out, d->left)) {
-        ssize_t got = pread(d->fd, d->out.data + d->out.len, d->left, d->at);
-        if (got == (ssize_t)d->left) {
-            d->out.len += d->left;
-            d->left = 0;
-        }
     }
 }
 
@@ -285,55 +281,66 @@ static enum progress gzip_more(struct download *d)
     return d->out.failed ? BROKEN : GOING;
 }
 
-/* vsock has no sendpage: the kernel would send the file page by page, a packet of 4 KiB each. Large reads
- * fill its packets. */
-static enum progress copy_more(struct download *d)
+/* Sends the rest of `out` and then `n` bytes of the file that are in the worker's buffer; a reader that keeps
+ * up is not worth a trip through the loop. What the socket does not take is read from the file again later,
+ * so that slow readers hold no memory. */
+static enum progress gather_send(struct download *d, const char *data, size_t n, size_t *turn)
 {
-    size_t want = d->left < COPY ? d->left : COPY;
-    buf_reset(&d->out);
+    int sock = d->c->ev.fd;
+    while (n || d->out.len > d->out_off) {
+        struct iovec v[2] = {{d->out.data ? d->out.data + d->out_off : NULL, d->out.len - d->out_off},
+                             {(char *)data, n}};
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+        ssize_t sent = sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL | (d->left > n ? MSG_MORE : 0));
+        struct pollfd room = {.fd = sock, .events = POLLOUT};
+        if (sent < 0 && (errno == EINTR || (errno == EAGAIN && poll(&room, 1, ROOM_MS) > 0)))
+            continue;
+        if (sent < 0)
+            return errno == EAGAIN ? WAITING : BROKEN;
+        size_t head = (size_t)sent < v[0].iov_len ? (size_t)sent : v[0].iov_len, body = (size_t)sent - head;
+        d->out_off += head;
+        data += body;
+        n -= body;
+        d->at += (off_t)body;
+        d->left -= body;
+        *turn += (size_t)sent;
+    }
+    buf_free(&d->out);
     d->out_off = 0;
-    if (!buf_reserve(&d->out, want))
-        return BROKEN;
-    ssize_t n = pread(d->fd, d->out.data, want, d->at);
-    if (n <= 0)
-        return BROKEN;
-    d->out.len = (size_t)n;
-    d->at += n;
-    d->left -= (uint64_t)n;
     return GOING;
+}
+
+/* Small files leave together with their head. vsock has no sendpage: the kernel would send the file page by
+ * page, a packet of 4 KiB each, while large reads fill its packets. */
+static enum progress copy_some(struct download *d, size_t *turn)
+{
+    size_t want = d->left < JOB_BUFFER ? d->left : JOB_BUFFER;
+    char *data = job_buffer();
+    ssize_t n = data ? pread(d->fd, data, want, d->at) : -1;
+    return n > 0 ? gather_send(d, data, (size_t)n, turn) : BROKEN;
 }
 
 static enum progress send_some(struct download *d, size_t *turn)
 {
-    ssize_t n;
     int sock = d->c->ev.fd;
-    if (d->out.len > d->out_off) {
-        n = send(sock, d->out.data + d->out_off, d->out.len - d->out_off,
-                 MSG_DONTWAIT | MSG_NOSIGNAL | (d->left ? MSG_MORE : 0));
-        if (n > 0)
-            d->out_off += (size_t)n;
-    } else if (d->left && !d->c->local) {
-        return copy_more(d);
-    } else if (d->left) {
-        n = sendfile(sock, d->fd, &d->at, d->left > (1u << 20) ? 1u << 20 : d->left);
-        if (n == 0)
-            return BROKEN; /* the file became shorter than what was announced */
-        if (n > 0)
-            d->left -= (uint64_t)n;
-    } else {
+    if (d->left && (!d->c->local || d->left <= SMALL))
+        return copy_some(d, turn);
+    if (d->out.len > d->out_off)
+        return gather_send(d, NULL, 0, turn);
+    if (!d->left)
         return d->z_on ? gzip_more(d) : FINISHED;
-    }
+    ssize_t n = sendfile(sock, d->fd, &d->at, d->left > (1u << 20) ? 1u << 20 : d->left);
     if (n > 0) {
+        d->left -= (uint64_t)n;
         *turn += (size_t)n;
         return GOING;
     }
-    if (errno == EINTR)
+    struct pollfd room = {.fd = sock, .events = POLLOUT};
+    if (n < 0 && errno == EINTR)
         return GOING;
-    if (errno != EAGAIN)
-        return BROKEN;
-    struct pollfd p = {.fd = sock, .events = POLLOUT};
-    return poll(&p, 1, 2) > 0 ? GOING
-                              : WAITING; /* a reader that keeps up is not worth a trip through the loop */
+    if (n == 0 || errno != EAGAIN)
+        return BROKEN; /* 0: the file became shorter than what was announced */
+    return poll(&room, 1, ROOM_MS) > 0 ? GOING : WAITING;
 }
 
 static void on_run(struct job *job)
@@ -341,7 +348,7 @@ static void on_run(struct job *job)
     struct download *d = (struct download *)job;
     size_t turn = 0;
     if (d->fd < 0) {
-        if (fs_as_user(&d->user, d->path, open_op, d, &d->err) < 0) {
+        if (fs_as_user(&d->user, open_op, d, &d->err) < 0) {
             d->progress = REFUSED;
             return;
         }

@@ -15,13 +15,13 @@
 #include "guest/envd/conn.h"
 #include "guest/envd/files.h"
 #include "guest/envd/fs.h"
+#include "guest/envd/fs_path.h"
 #include "guest/envd/jobs.h"
 #include "guest/envd/multipart.h"
 #include "guest/envd/oplog.h"
 #include "guest/envd/signature.h"
 #include "guest/envd/state.h"
 
-#define READ_SIZE (256 * 1024)
 #define TURN ((size_t)32 << 20)
 #define STALL_MS (120 * 1000)
 #define PARTS_MAX 1000
@@ -53,7 +53,7 @@ struct post {
     size_t n_files;
     enum progress progress;
     struct err err;
-    char *buf;
+    bool begun;
 };
 
 static void post_free(struct post *p)
@@ -63,7 +63,6 @@ static void post_free(struct post *p)
     if (p->z_on)
         inflateEnd(&p->z);
     arena_free(&p->arena);
-    free(p->buf);
     free(p);
 }
 
@@ -93,7 +92,7 @@ static int file_open(struct post *p, const char *path)
     if (p->n_files == PARTS_MAX)
         return bad_request(p, "too many files in one request");
     p->size = 0;
-    return fs_as_user(&p->user, p->target, open_op, p, &p->err);
+    return fs_as_user(&p->user, open_op, p, &p->err);
 }
 
 static int publish_op(void *arg, struct err *e)
@@ -104,7 +103,7 @@ static int publish_op(void *arg, struct err *e)
 
 static int file_finish(struct post *p)
 {
-    if (fs_as_user(&p->user, p->target, publish_op, p, &p->err) < 0)
+    if (fs_as_user(&p->user, publish_op, p, &p->err) < 0)
         return -1;
     upload_close(&p->up);
     p->open = false;
@@ -117,17 +116,8 @@ static int file_finish(struct post *p)
 
 static int file_write(struct post *p, const char *data, size_t n)
 {
-    while (n) {
-        ssize_t w = write(p->up.fd, data, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w < 0)
-            return err_sys(&p->err, ERR_INTERNAL, "writing '%s'", p->target);
-        data += w;
-        n -= (size_t)w;
-        p->size += (uint64_t)w;
-    }
-    return 0;
+    p->size += n;
+    return upload_write(&p->up, data, n, &p->err);
 }
 
 /* Multipart callbacks. Parts of other names are read and dropped. */
@@ -226,13 +216,16 @@ static enum progress feed(struct post *p, const char *data, size_t n)
 static enum progress receive(struct post *p, size_t *turn)
 {
     struct http_body *body = &p->c->req->body;
-    size_t want = READ_SIZE;
+    size_t want = JOB_BUFFER;
     if (body->kind == BODY_LENGTH && body->left < want)
         want = body->left;
-    ssize_t n = recv(p->c->ev.fd, p->buf, want, MSG_DONTWAIT);
+    char *buf = job_buffer();
+    if (!buf)
+        return CUT;
+    ssize_t n = recv(p->c->ev.fd, buf, want, MSG_DONTWAIT);
     if (n > 0) {
         *turn += (size_t)n;
-        return feed(p, p->buf, (size_t)n);
+        return feed(p, buf, (size_t)n);
     }
     if (n < 0 && errno == EINTR)
         return GOING;
@@ -247,10 +240,9 @@ static enum progress receive(struct post *p, size_t *turn)
 static enum progress begin(struct post *p)
 {
     struct conn *c = p->c;
-    p->buf = malloc(READ_SIZE);
     p->files = arena_alloc(&p->arena, (p->multipart ? PARTS_MAX : 1) * sizeof(*p->files));
     p->z_on = p->gzip && inflateInit2(&p->z, 15 + 16) == Z_OK;
-    if (!p->buf || !p->files || (p->gzip && !p->z_on)) {
+    if (!p->files || (p->gzip && !p->z_on)) {
         err_set(&p->err, ERR_UNAVAILABLE, "out of memory");
         return FAILED;
     }
@@ -271,7 +263,8 @@ static void on_run(struct job *job)
 {
     struct post *p = (struct post *)job;
     size_t turn = 0;
-    p->progress = p->buf ? GOING : begin(p);
+    p->progress = p->begun ? GOING : begin(p);
+    p->begun = true;
     while (p->progress == GOING && turn < TURN)
         p->progress = receive(p, &turn);
 }

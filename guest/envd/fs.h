@@ -34,18 +34,21 @@ struct entries {
 
 #define ENTRIES_MAX 200000
 
-/** lstat plus what the contract adds. Strings go into the arena. */
-int fs_stat(int dirfd, const char *name, const char *path, struct arena *a, struct entry *out, struct err *e);
+/** lstat of `name` plus what the contract adds; `path` is the same entry's absolute path, `name` may be
+ * relative to where this thread stands (fs_enter). Strings go into the arena. `e` may be NULL. */
+int fs_stat(const char *name, const char *path, struct arena *a, struct entry *out, struct err *e);
+
+/** The same for a path. */
+int entry_find(const char *path, struct arena *a, struct entry *out, struct err *e);
 
 int fs_list(const char *path, uint32_t depth, struct arena *a, struct entries *out, struct err *e);
 
 /** mkdir -p; new directories belong to `owner`, 0755. EEXIST when the last one is there already. */
 int fs_mkdir(const char *path, const struct user *owner, struct err *e);
 
-/** Makes the missing parents of `path`. */
-int fs_mkdir_parents(const char *path, const struct user *owner, struct err *e);
-
 int fs_move(const char *from, const char *to, const struct user *owner, struct err *e);
+
+/** Removes a file or a whole tree, however deep; a missing path is success. */
 int fs_remove(const char *path, struct err *e);
 
 /** Stores metadata in an open file. */
@@ -75,13 +78,10 @@ struct upload {
 
 /** Opens for writing at `path` (symlinks followed as the user; parents made). EISDIR: it is a directory. */
 int upload_open(struct upload *u, const char *path, const struct user *owner, struct err *e);
+/** Writes all of it; ERR_UNAVAILABLE when the reader of a FIFO does not take it for two seconds. */
+int upload_write(struct upload *u, const char *data, size_t n, struct err *e);
 int upload_publish(struct upload *u, const struct user *owner, const struct pair *metadata, size_t n_metadata,
                    struct err *e);
 
 /** Closes; removes what was not published. */
 void upload_close(struct upload *u);
-
-/** Runs `op(arg)` as the user; when that is refused (EACCES, EPERM) and no component of `path` is a symlink,
- * again as root, as the contract's original always does, and counts it (state.root_fallbacks). */
-int fs_as_user(const struct user *u, const char *path, int (*op)(void *arg, struct err *e), void *arg,
-               struct err *e);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "guest/envd/fs.h"
+#include "guest/envd/fs_path.h"
 #include "lib/base/cleanup.h"
 
 #define XATTR_PREFIX "user.e2b."
@@ -18,12 +19,12 @@ static enum entry_type type_of(mode_t mode)
     return S_ISDIR(mode) ? ENTRY_DIRECTORY : S_ISREG(mode) ? ENTRY_FILE : ENTRY_UNSPECIFIED;
 }
 
-static int metadata_read(const char *path, struct arena *a, struct pair **out, size_t *n)
+static int metadata_read(const char *name, struct arena *a, struct pair **out, size_t *n)
 {
     char list[8192];
     *n = 0;
     *out = NULL;
-    ssize_t len = llistxattr(path, list, sizeof(list));
+    ssize_t len = llistxattr(name, list, sizeof(list));
     if (len <= 0)
         return 0;
     size_t count = 0;
@@ -38,7 +39,7 @@ static int metadata_read(const char *path, struct arena *a, struct pair **out, s
         char value[4097];
         if (strncmp(k, XATTR_PREFIX, sizeof(XATTR_PREFIX) - 1))
             continue;
-        ssize_t v = lgetxattr(path, k, value, sizeof(value) - 1);
+        ssize_t v = lgetxattr(name, k, value, sizeof(value) - 1);
         if (v < 0)
             continue;
         struct pair p = {arena_strndup(a, k + sizeof(XATTR_PREFIX) - 1, strlen(k) - sizeof(XATTR_PREFIX) + 1),
@@ -61,10 +62,10 @@ int fs_metadata_write(int fd, const struct pair *v, size_t n, struct err *e)
     return 0;
 }
 
-int fs_stat(int dirfd, const char *name, const char *path, struct arena *a, struct entry *out, struct err *e)
+int fs_stat(const char *name, const char *path, struct arena *a, struct entry *out, struct err *e)
 {
     struct stat st, target;
-    if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    if (fstatat(AT_FDCWD, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return err_sys(e, ERR_NOT_FOUND, "path '%s'", path);
     const char *slash = strrchr(path, '/');
     *out = (struct entry){
@@ -78,26 +79,41 @@ int fs_stat(int dirfd, const char *name, const char *path, struct arena *a, stru
         .gid = st.st_gid,
         .mtime = st.st_mtim,
     };
+    if (S_ISLNK(st.st_mode) && fs_strict()) {
+        errno = ELOOP;
+        return err_sys(e, ERR_FORBIDDEN, "path '%s'", path);
+    }
     if (S_ISLNK(st.st_mode)) {
         out->is_symlink = true;
         out->type = ENTRY_UNSPECIFIED;
-        if (fstatat(dirfd, name, &target, 0) == 0) {
+        if (fstatat(AT_FDCWD, name, &target, 0) == 0) {
             out->type = type_of(target.st_mode);
             out->mode = target.st_mode & 07777;
         }
         _cleanup_free_ char *real = realpath(path, NULL);
         char link[PATH_MAX];
-        ssize_t n = real ? 0 : readlinkat(dirfd, name, link, sizeof(link));
+        ssize_t n = real ? 0 : readlinkat(AT_FDCWD, name, link, sizeof(link));
         out->target = real    ? arena_strndup(a, real, strlen(real))
                       : n > 0 ? arena_strndup(a, link, (size_t)n)
                               : NULL;
     }
-    /* By the whole path: the descriptor's entry in /proc costs ten times as much, and this thread acts as the
-     * user. */
     if ((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) &&
-        metadata_read(path, a, &out->metadata, &out->n_metadata) < 0)
+        metadata_read(name, a, &out->metadata, &out->n_metadata) < 0)
         return err_set(e, ERR_TOO_LARGE, "too much metadata");
     return 0;
+}
+
+int entry_find(const char *path, struct arena *a, struct entry *out, struct err *e)
+{
+    char name[FS_NAME];
+    if (!strcmp(path, "/"))
+        return fs_stat(path, path, a, out, e);
+    _cleanup_close_ int dir = fs_parent(path, name, e);
+    if (dir < 0 || fs_enter(dir, path, e) < 0)
+        return -1;
+    int rc = fs_stat(name, path, a, out, e);
+    fs_leave();
+    return rc;
 }
 
 /* As Go's fs.FileMode prints it: one letter per special bit, then nine permission bits; 'L' for a symlink. */

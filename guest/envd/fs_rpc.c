@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "guest/envd/fs.h"
+#include "guest/envd/fs_path.h"
 #include "guest/envd/jobs.h"
 #include "guest/envd/messages.h"
 #include "guest/envd/oplog.h"
@@ -67,8 +68,7 @@ static int operate(void *arg, struct err *e)
     case OP_REMOVE:
         return fs_remove(c->path, e);
     }
-    const char *path = c->op == OP_MOVE ? c->to : c->path;
-    return fs_stat(AT_FDCWD, path, path, &c->arena, &c->entry, e);
+    return entry_find(c->op == OP_MOVE ? c->to : c->path, &c->arena, &c->entry, e);
 }
 
 static void encode(struct fs_call *c)
@@ -95,7 +95,7 @@ static void encode(struct fs_call *c)
 static void on_run(struct job *job)
 {
     struct fs_call *c = (struct fs_call *)job;
-    c->failed = fs_as_user(&c->user, c->op == OP_MOVE ? c->to : c->path, operate, c, &c->err) < 0;
+    c->failed = fs_as_user(&c->user, operate, c, &c->err) < 0;
     if (!c->failed)
         encode(c);
 }

@@ -4,17 +4,22 @@
  * user may not write but whose file they may), the destination is written in place. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/sendfile.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "guest/envd/fs.h"
+#include "guest/envd/fs_path.h"
 #include "lib/base/cleanup.h"
 
-#define LINKS_MAX 40 /* as the kernel's own limit */
+#define LINKS_MAX 40   /* as the kernel's own limit */
+#define READER_MS 2000 /* for the reader of a FIFO or device to make room */
 
 static void temp_name(char out[32])
 {
@@ -24,50 +29,28 @@ static void temp_name(char out[32])
     snprintf(out, 32, ".cube-%016llx", (unsigned long long)r);
 }
 
-/* Opens the parent directory of `path` and copies the last component. */
-static int parent_open(const char *path, struct upload *u, struct err *e)
-{
-    char dir[PATH_MAX];
-    snprintf(dir, sizeof(dir), "%s", path);
-    char *slash = strrchr(dir, '/');
-    const char *name = slash ? slash + 1 : dir;
-    if (!slash || !*name || !strcmp(name, ".") || !strcmp(name, "..")) {
-        errno = EISDIR;
-        return err_sys(e, ERR_INVALID, "path '%s'", path);
-    }
-    if (strlen(name) >= sizeof(u->name)) {
-        errno = ENAMETOOLONG;
-        return err_sys(e, ERR_INVALID, "path '%s'", path);
-    }
-    strcpy(u->name, name);
-    *slash = 0;
-    if (u->dirfd >= 0)
-        close(u->dirfd);
-    u->dirfd = open(*dir ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (u->dirfd < 0 && errno == EACCES) /* searchable but not readable: enough to open by name */
-        u->dirfd = open(*dir ? dir : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    return u->dirfd < 0 ? err_sys(e, ERR_INVALID, "opening directory of '%s'", path) : 0;
-}
-
 /* Follows symlinks of the last component, so that writing to a link writes what it points to. */
 static int destination_resolve(struct upload *u, const char *path, const struct user *owner, struct err *e)
 {
-    char at[PATH_MAX], link[PATH_MAX];
+    char at[PATH_MAX], link[PATH_MAX], next[PATH_MAX * 2];
     snprintf(at, sizeof(at), "%s", path);
     for (int i = 0; i < LINKS_MAX; i++) {
-        if (fs_mkdir_parents(at, owner, e) < 0 || parent_open(at, u, e) < 0)
+        if (u->dirfd >= 0)
+            close(u->dirfd);
+        u->dirfd = fs_parent_make(at, owner, u->name, e);
+        if (u->dirfd < 0)
             return -1;
         ssize_t n = readlinkat(u->dirfd, u->name, link, sizeof(link) - 1);
         if (n < 0)
             return 0; /* no symlink, or nothing there yet */
+        struct statfs fs;
+        if (fs_strict() || (fstatfs(u->dirfd, &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC))
+            break; /* of somebody else's making, or a door to one of our own descriptors */
         link[n] = 0;
-        char next[PATH_MAX * 2];
-        if (link[0] == '/') {
+        if (link[0] == '/')
             snprintf(next, sizeof(next), "%s", link);
-        } else {
-            char *slash = strrchr(at, '/');
-            snprintf(next, sizeof(next), "%.*s/%s", (int)(slash - at), at, link);
-        }
+        else
+            snprintf(next, sizeof(next), "%.*s/%s", (int)(strrchr(at, '/') - at), at, link);
         if (strlen(next) >= sizeof(at))
             break;
         strcpy(at, next);
@@ -82,7 +65,7 @@ static int open_in_place(struct upload *u, int flags)
     if (u->fd < 0)
         return -1;
     u->in_place = true;
-    return fcntl(u->fd, F_SETFL, 0);
+    return 0; /* not made blocking: a FIFO that nobody reads must not hold a worker (upload_write waits) */
 }
 
 int upload_open(struct upload *u, const char *path, const struct user *owner, struct err *e)
@@ -154,6 +137,10 @@ static int name_give(struct upload *u)
             return -1;
         strcpy(u->temp, temp);
     }
+    /* Exchanged, the old file is removed under the temporary name. A rename over it would make ext4 write the
+     * new one to the disk first (auto_da_alloc), ten times as slow. */
+    if (renameat2(u->dirfd, u->temp, u->dirfd, u->name, RENAME_EXCHANGE) == 0)
+        return 0; /* upload_close unlinks `temp` */
     if (renameat(u->dirfd, u->temp, u->dirfd, u->name) == 0) {
         u->temp[0] = 0;
         return 0;
@@ -195,10 +182,25 @@ void upload_close(struct upload *u)
     u->temp[0] = 0;
 }
 
+int upload_write(struct upload *u, const char *data, size_t n, struct err *e)
+{
+    while (n) {
+        ssize_t w = write(u->fd, data, n);
+        struct pollfd room = {.fd = u->fd, .events = POLLOUT};
+        if (w < 0 && (errno == EINTR || (errno == EAGAIN && poll(&room, 1, READER_MS) > 0)))
+            continue;
+        if (w < 0)
+            return err_sys(e, errno == EAGAIN ? ERR_UNAVAILABLE : ERR_INTERNAL, "writing '%s'", u->path);
+        data += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
 static int append_all(int to, const char *path, struct err *e)
 {
     struct stat st;
-    _cleanup_close_ int from = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    _cleanup_close_ int from = fs_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (from < 0 || fstat(from, &st) < 0)
         return err_sys(e, ERR_NOT_FOUND, "source '%s'", path);
     if (!S_ISREG(st.st_mode)) {
@@ -216,6 +218,14 @@ static int append_all(int to, const char *path, struct err *e)
     }
 }
 
+static void source_remove(const char *path, const char *destination)
+{
+    char name[FS_NAME];
+    _cleanup_close_ int dir = strcmp(path, destination) ? fs_parent(path, name, NULL) : -1;
+    if (dir >= 0)
+        unlinkat(dir, name, 0);
+}
+
 int fs_compose(const char *const *sources, size_t n, const char *destination, const struct user *owner,
                struct err *e)
 {
@@ -227,7 +237,6 @@ int fs_compose(const char *const *sources, size_t n, const char *destination, co
         rc = upload_publish(&u, owner, NULL, 0, e);
     upload_close(&u);
     for (size_t i = 0; rc == 0 && i < n; i++)
-        if (strcmp(sources[i], destination))
-            unlink(sources[i]);
+        source_remove(sources[i], destination);
     return rc;
 }

@@ -5,13 +5,16 @@
 #include "guest/common/loop.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#define THREADS_MAX 4
-#define STACK_SIZE (256 * 1024)
+#define THREADS_MAX 8 /* more than cores: a file system that hangs (FUSE) holds only those that ask it */
+#define STACK_SIZE (512 * 1024)
 #define IDLE_S 5
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,6 +23,18 @@ static struct job *queue_head, **queue_tail = &queue_head;
 static struct job *done_head, **done_tail = &done_head;
 static int threads, idle, queued;
 static struct ev done_ev = {.fd = -1};
+
+static __thread char *buffer;
+
+char *job_buffer(void)
+{
+    if (!buffer) {
+        buffer = mmap(NULL, JOB_BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (buffer == MAP_FAILED)
+            buffer = NULL;
+    }
+    return buffer;
+}
 
 static void job_finish(struct job *job)
 {
@@ -36,6 +51,8 @@ static void job_finish(struct job *job)
 
 static void *worker_main(void *arg)
 {
+    if (unshare(CLONE_FS) < 0) /* a working directory of its own (fs_enter) */
+        abort();
     pthread_mutex_lock(&lock);
     for (;;) {
         while (!queue_head) {
@@ -48,6 +65,8 @@ static void *worker_main(void *arg)
             if (rc && !queue_head) {
                 threads--;
                 pthread_mutex_unlock(&lock);
+                if (buffer)
+                    munmap(buffer, JOB_BUFFER);
                 return NULL;
             }
         }

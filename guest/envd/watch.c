@@ -86,7 +86,7 @@ static void event_write(struct msgw *w, struct watch *s, const char *name, enum 
     path[n] = '/';
     memcpy(path + n + 1, name, k + 1);
     bool other = fsid_enter(&s->w.user);
-    if (fs_stat(AT_FDCWD, path, path, &a, &entry, &e) == 0) {
+    if (fs_stat(path, path, &a, &entry, &e) == 0) {
         msgw_open(w, "entry", 3);
         entry_write(w, &entry, &users, &groups);
         msgw_close(w);

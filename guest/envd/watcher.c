@@ -14,13 +14,13 @@
 #include <unistd.h>
 
 #include "guest/envd/fs.h"
+#include "guest/envd/fs_path.h"
 #include "guest/envd/fsid.h"
 #include "lib/base/cleanup.h"
 
 #define MASK                                                                                                 \
     (IN_CREATE | IN_DELETE | IN_MODIFY | IN_ATTRIB | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF |          \
      IN_MOVE_SELF | IN_ONLYDIR | IN_EXCL_UNLINK)
-#define DEPTH_MAX 128
 
 /* File systems whose changes on other machines inotify cannot see (statfs(2)). */
 static bool is_network(const char *path)
@@ -140,8 +140,30 @@ static bool seen_take(struct watch_node *node, const char *name)
     return false;
 }
 
-/* Watches `rel` and everything below it. With `report`, what is found there is new and is reported. */
-static int tree_add(struct watcher *w, const char *rel, bool report, int depth)
+/* Directories still to be watched: a list, not recursion, because a tree may be deeper than a worker's stack.
+ */
+struct todo {
+    char **v;
+    size_t n, cap;
+};
+
+static bool todo_add(struct todo *t, const char *rel)
+{
+    if (t->n == t->cap) {
+        size_t cap = t->cap ? t->cap * 2 : 64;
+        char **more = cap > WATCH_NODES_MAX ? NULL : realloc(t->v, cap * sizeof(*more));
+        if (!more) {
+            errno = ENOSPC;
+            return false;
+        }
+        t->v = more;
+        t->cap = cap;
+    }
+    return (t->v[t->n] = strdup(rel)) != NULL && ++t->n;
+}
+
+/* Watches one directory and lists those in it. With `report`, what is found there is new and is reported. */
+static int directory_add(struct watcher *w, const char *rel, bool report, struct todo *todo)
 {
     char full[PATH_MAX], sub[PATH_MAX];
     path_join(full, w->path, rel);
@@ -149,7 +171,7 @@ static int tree_add(struct watcher *w, const char *rel, bool report, int depth)
     if (!node)
         return -1;
     int wd = node->wd; /* the array may move */
-    if (!w->recursive || depth > DEPTH_MAX)
+    if (!w->recursive)
         return 0;
     _cleanup_closedir_ DIR *d = opendir(full);
     struct dirent *de;
@@ -166,17 +188,37 @@ static int tree_add(struct watcher *w, const char *rel, bool report, int depth)
             struct stat st;
             dir = fstatat(dirfd(d), de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
         }
-        if (dir && tree_add(w, sub, report, depth + 1) < 0 && (errno == ENOSPC || errno == ENOMEM))
+        if (dir && *sub && !todo_add(todo, sub))
             return -1;
     }
     return 0;
+}
+
+/* Watches `rel` and everything below it. Only what is wrong with `rel` itself, or a limit, is an error: the
+ * rest was removed meanwhile or is not the user's to read. */
+static int tree_add(struct watcher *w, const char *rel, bool report)
+{
+    struct todo todo = {0};
+    int rc = directory_add(w, rel, report, &todo), sys = errno;
+    while (todo.n) {
+        char *next = todo.v[--todo.n];
+        if (rc == 0 && directory_add(w, next, report, &todo) < 0 && (errno == ENOSPC || errno == ENOMEM)) {
+            rc = -1;
+            sys = errno;
+        }
+        free(next);
+    }
+    free(todo.v);
+    errno = sys;
+    return rc;
 }
 
 static int open_op(void *arg, struct err *e)
 {
     struct watcher *w = arg;
     struct stat st;
-    if (stat(w->path, &st) < 0)
+    _cleanup_close_ int fd = fs_open(w->path, O_PATH);
+    if (fd < 0 || fstat(fd, &st) < 0)
         return err_sys(e, ERR_NOT_FOUND, "path '%s'", w->path);
     if (!S_ISDIR(st.st_mode)) {
         errno = ENOTDIR;
@@ -184,7 +226,7 @@ static int open_op(void *arg, struct err *e)
     }
     if (!w->allow_network && is_network(w->path))
         return err_set(e, ERR_INVALID, "cannot watch path on network filesystem: '%s'", w->path);
-    if (tree_add(w, "", false, 0) < 0)
+    if (tree_add(w, "", false) < 0)
         return err_sys(e, ERR_INTERNAL, "watching '%s'", w->path);
     return 0;
 }
@@ -194,7 +236,7 @@ int watcher_open(struct watcher *w, struct err *e)
     w->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     if (w->fd < 0)
         return err_sys(e, ERR_INTERNAL, "creating a watcher");
-    return fs_as_user(&w->user, w->path, open_op, w, e);
+    return fs_as_user(&w->user, open_op, w, e);
 }
 
 void watcher_close(struct watcher *w)
@@ -255,8 +297,8 @@ static void event_take(struct watcher *w, const struct inotify_event *ev)
         subtree_drop(w, rel);
     if (ev->mask & (IN_CREATE | IN_MOVED_TO)) {
         bool other = fsid_enter(&w->user);
-        tree_add(w, rel, ev->mask & IN_CREATE,
-                 0); /* gone again, or not readable for the user: nothing to watch */
+        tree_add(w, rel,
+                 ev->mask & IN_CREATE); /* gone again, or not readable for the user: nothing to watch */
         if (other)
             fsid_leave();
     }
