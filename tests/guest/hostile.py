@@ -202,7 +202,7 @@ def pipelining():
 
 
 def idle_connections():
-    """Ten thousand connections that say nothing, and one that sends its head a byte at a time."""
+    """Ten thousand connections: half say nothing, half begin a head and stop; and one sends its head a byte at a time."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     n = min(10000, hard - 200)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, n + 200), hard))
@@ -212,6 +212,8 @@ def idle_connections():
         s = socket.socket()
         s.bind((f"127.0.{i % 4 + 1}.1", 0))
         s.connect(("127.0.0.1", PORT))
+        if i % 2:
+            s.sendall(b"GET /files?path=/tmp/" + b"x" * 200)
         conns.append(s)
     slow = conns[0]
     for b in b"GET /health HT":
@@ -243,6 +245,145 @@ def many_bodies():
     alive()
 
 
+def slow_uploads():
+    """Uploads that stop in the middle hold a file each, not a buffer each."""
+    conns = []
+    for i in range(500):
+        s = socket.create_connection(("127.0.0.1", PORT))
+        s.sendall(b"POST /files?path=/tmp/cube-slow/%d HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 100000\r\n\r\n" % i + b"n" * 3000)
+        conns.append(s)
+    before = rss_kib()
+    alive()
+    assert request("GET", "/files?path=/etc/hostname")[0] == 200, "other file calls wait for slow clients"
+    assert rss_kib() < 24576 or not before, f"500 uploads that wait take {rss_kib()} KiB"
+    for s in conns:
+        s.close()
+    alive()
+    end = time.time() + 10
+    while os.listdir("/tmp/cube-slow"):
+        assert time.time() < end, os.listdir("/tmp/cube-slow")[:3]
+        time.sleep(0.05)
+    os.rmdir("/tmp/cube-slow")
+
+
+def slow_downloads():
+    """Downloads that nobody reads hold no buffer each."""
+    open("/tmp/cube-big", "wb").write(b"d" * 8000000)
+    open("/tmp/cube-64k", "wb").write(b"d" * 60000)
+    conns = []
+    for i in range(400):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", PORT))
+        s.sendall(b"GET /files?path=/tmp/cube-%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"big" if i % 2 else b"64k") * (1 if i % 2 else 60))
+        conns.append(s)
+    time.sleep(0.3)
+    alive()
+    assert request("GET", "/files?path=/etc/hostname")[0] == 200
+    assert rss_kib() < 24576, f"400 downloads that wait take {rss_kib()} KiB"
+    for s in conns:
+        s.close()
+    os.unlink("/tmp/cube-big")
+    os.unlink("/tmp/cube-64k")
+    alive()
+
+
+def deep_trees():
+    """Two thousand levels: made, watched, listed and removed by one call each, deeper than any stack or descriptor limit."""
+    path = "/tmp/cube-deep" + "/d" * 2000
+    s, answer = unary("/filesystem.Filesystem/MakeDir", json.dumps({"path": path}).encode())
+    assert s == 200, (s, answer[:200])
+    base = os.open(path, os.O_DIRECTORY)  # and deeper than a path can name
+    for _ in range(2000):
+        os.mkdir("e", dir_fd=base)
+        deeper = os.open("e", os.O_DIRECTORY, dir_fd=base)
+        os.close(base)
+        base = deeper
+    os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=base))
+    os.close(base)
+    alive()
+    s, answer = unary("/filesystem.Filesystem/CreateWatcher", b'{"path":"/tmp/cube-deep","recursive":true}')
+    assert s == 200, (s, answer[:200])
+    unary("/filesystem.Filesystem/RemoveWatcher", json.dumps({"watcherId": json.loads(answer)["watcherId"]}).encode())
+    s, answer = unary("/filesystem.Filesystem/ListDir", b'{"path":"/tmp/cube-deep","depth":4294967295}')
+    assert s == 200 and len(json.loads(answer)["entries"]) == 256, (s, len(json.loads(answer)["entries"]))
+    s, answer = unary("/filesystem.Filesystem/Remove", b'{"path":"/tmp/cube-deep"}')
+    assert s == 200 and not os.path.exists("/tmp/cube-deep"), (s, answer[:200])
+    alive()
+
+
+def unread_fifos():
+    """FIFOs that nobody reads, and one that is read slowly: workers are not held."""
+    octet = [("Content-Type", "application/octet-stream")]
+    os.mkfifo("/tmp/cube-fifo")
+    assert request("POST", "/files?path=/tmp/cube-fifo", b"x", octet)[0] == 400  # no reader: ENXIO
+    reader = os.open("/tmp/cube-fifo", os.O_RDONLY | os.O_NONBLOCK)
+    assert request("POST", "/files?path=/tmp/cube-fifo", b"hello", octet)[0] == 200 and os.read(reader, 10) == b"hello"
+    conns = []
+    for _ in range(20):
+        s = socket.create_connection(("127.0.0.1", PORT))
+        s.sendall(b"POST /files?path=/tmp/cube-fifo HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 200000\r\n\r\n" + b"n" * 200000)
+        conns.append(s)
+    end = time.time() + 20
+    while request("GET", "/files?path=/etc/hostname")[0] != 200:
+        assert time.time() < end, "file calls wait for a FIFO"
+    assert request("GET", "/files?path=/tmp/cube-fifo")[0] == 400
+    for s in conns:
+        s.close()
+    os.close(reader)
+    os.unlink("/tmp/cube-fifo")
+    alive()
+
+
+def own_descriptors():
+    """Links of /proc into the daemon's own descriptors are no files."""
+    octet = [("Content-Type", "application/octet-stream")]
+    for fd in range(12):
+        assert request("GET", f"/files?path=/proc/self/fd/{fd}")[0] in (400, 404), fd
+        assert request("POST", f"/files?path=/proc/self/fd/{fd}", b"x", octet)[0] in (400, 404), fd
+    assert request("GET", "/files?path=/proc/self/root/etc/hostname")[0] == 400
+    os.symlink("/proc/self/fd/1", "/tmp/cube-own")
+    assert request("POST", "/files?path=/tmp/cube-own", b"x", octet)[0] in (400, 404)
+    os.unlink("/tmp/cube-own")
+
+
+def packed_messages():
+    """gzip as Connect has it: whole unary bodies, flagged envelopes; a bomb is refused at the limit, without the memory."""
+    import gzip
+    coding = [("Content-Type", "application/json"), ("Content-Encoding", "gzip")]
+    streams = [("Content-Type", "application/connect+json"), ("Connect-Content-Encoding", "gzip")]
+    call = lambda path, body, headers: request("POST", path, body, headers)  # noqa: E731
+    s, answer = call("/filesystem.Filesystem/Stat", gzip.compress(b'{"path":"/tmp"}'), coding)
+    assert s == 200 and json.loads(answer)["entry"]["name"] == "tmp", (s, answer)
+    assert call("/filesystem.Filesystem/Stat", b'{"path":"/tmp"}', coding)[0] == 400
+    assert call("/filesystem.Filesystem/Stat", gzip.compress(b'{"path":"/tmp"}')[:-3], coding)[0] == 400
+    assert call("/filesystem.Filesystem/Stat", gzip.compress(b'{"path":"/tmp"}') + b"x", coding)[0] == 400
+    assert call("/filesystem.Filesystem/Stat", b"{}", [coding[0], ("Content-Encoding", "br")])[0] == 501
+    before = rss_kib()
+    bomb = gzip.compress(b" " * (300 << 20))
+    s, answer = call("/filesystem.Filesystem/Stat", bomb, coding)
+    assert s == 429 and json.loads(answer)["code"] == "resource_exhausted", (s, answer)
+    assert rss_kib() - before < 4096, rss_kib() - before
+    msg = gzip.compress(json.dumps({"process": {"cmd": "echo", "args": ["packed"]}}).encode())
+    plain = json.dumps({"process": {"cmd": "echo", "args": ["packed"]}}).encode()
+    for flags, payload in ((1, msg), (0, plain)):  # a call that names a coding may still send a message as it is
+        s, answer = call("/process.Process/Start", struct.pack(">BI", flags, len(payload)) + payload, streams)
+        assert s == 200 and b"cGFja2VkCg==" in answer and b"error" not in answer, (flags, s, answer)
+    s, answer = call("/process.Process/Start", struct.pack(">BI", 1, len(bomb)) + bomb, streams)
+    assert s == 200 and b"resource_exhausted" in answer, (s, answer)
+    alive()
+
+
+def platform_options():
+    """/init: what cannot be honoured is refused by name, with nothing of it in effect."""
+    for body, name in (({"volumeMounts": [{"nfs_target": "x:/y", "path": "/mnt"}]}, "volumeMounts"), ({"hyperloopIP": "10.0.0.1"}, "hyperloopIP"),
+                       ({"caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"}, "caBundle")):
+        s, answer = unary("/init", json.dumps({"envVars": {"LEAK": "1"}, **body}).encode())
+        assert s == 400 and name in json.loads(answer)["message"], (s, answer)
+    assert "LEAK" not in json.loads(request("GET", "/envs")[1])
+    assert unary("/init", b'{"volumeMounts":[],"hyperloopIP":"","caBundle":null}')[0] == 204
+
+
 def slow_reader():
     """A subscriber that does not read holds up neither memory nor others."""
     msg = json.dumps({"process": {"cmd": "/bin/sh", "args": ["-c", "head -c 300000000 /dev/zero"]}}).encode()
@@ -259,7 +400,9 @@ def slow_reader():
 
 for title, fn in (("malformed heads", bad_heads), ("malformed chunks", bad_chunks), ("malformed messages", bad_messages), ("malformed envelopes", bad_envelopes),
                   ("refused uploads", bad_uploads), ("a cut upload", cut_upload), ("ranges and odd files", ranges), ("compose", compose), ("pipelining", pipelining),
-                  ("10,000 idle connections", idle_connections), ("many large bodies", many_bodies), ("a slow reader", slow_reader)):
+                  ("10,000 idle connections", idle_connections), ("many large bodies", many_bodies), ("slow uploads", slow_uploads), ("slow downloads", slow_downloads), ("deep trees", deep_trees),
+                  ("FIFOs nobody reads", unread_fifos), ("the daemon's own descriptors", own_descriptors), ("compressed messages", packed_messages),
+                  ("options of /init", platform_options), ("a slow reader", slow_reader)):
     if os.environ.get("ONLY", "") not in title:
         continue
     try:

@@ -251,6 +251,97 @@ def symlink_attack():
     assert c.exec(["cat", "/root/secret"])[2] == b"secret\n"
 
 
+def vsock_from_inside():
+    """Programs in the guest reach init, gateway and envd over the kernel's vsock loopback: nobody answers them."""
+    script = """
+import socket, struct, sys
+for port, say in ((1, bytes.fromhex("00000004") + b"\\x08\\x01\\x32\\x00"), (2, b"\\xc3\\x3f"), (49983, b"GET /health HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")):
+    s = socket.socket(socket.AF_VSOCK)
+    s.settimeout(5)
+    try:
+        s.connect((1, port))
+        s.sendall(say)
+        answer = s.recv(100)
+    except OSError:
+        answer = b""
+    print(port, answer)
+"""
+    code, _, out, err = c.exec(["python3", "-c", script], user="user")
+    assert code == 0 and out == b"1 b''\n2 b''\n49983 b''\n", (out, err)
+    assert c.health().get(1) == [1]
+
+
+def start_during_freeze():
+    """A Start whose head came before the freeze and whose body comes after it: refused, and nobody is held up."""
+    msg = json.dumps({"process": {"cmd": "/bin/true"}}).encode()
+    body = struct.pack(">BI", 0, len(msg)) + msg
+    g = Guest()
+    g.connect()
+    g.sock.sendall(b"POST /process.Process/Start HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\nContent-Type: application/connect+json\r\n"
+                   b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (TOKEN.encode(), len(body)))
+    assert g.sock.recv(100).startswith(b"HTTP/1.1 100")
+    c.freeze()
+    g.sock.sendall(body)
+    answer = b""
+    while b"unavailable" not in answer:
+        part = g.sock.recv(4096)
+        assert part, answer
+        answer += part
+    assert http_call("GET", "/health")[0] == 204
+    c.thaw()
+    r, _, g = start("/bin/true", [])
+    g.close()
+
+
+def fallback_race():
+    """What the user may not do is done as root without following any link, even one that is swapped in at the last moment."""
+    c.exec(["/bin/sh", "-c", "mkdir -p /root/vault && chmod 700 /root/vault && echo secret > /root/vault/f; mkdir /srv/swap; chown user /srv/swap"])
+    # `user` swaps a directory that it may not write (mode 0) and a link to root's.
+    c.exec(["/bin/sh", "-c", "cd /srv/swap && mkdir a && chmod 0 a && ln -s /root/vault b"], user="user")
+    swap = "import ctypes\nl=ctypes.CDLL(None)\nwhile 1: l.renameat2(-100, b'/srv/swap/a', -100, b'/srv/swap/b', 2)"
+    r, pid, g = start("python3", ["-c", swap])
+    done = 0
+    for i in range(1500):
+        status, body = http_call("POST", "/files?path=/srv/swap/a/f&username=user", b"evil", {"Content-Type": "application/octet-stream"})
+        done += status == 200
+        status, body = http_call("GET", "/files?path=/srv/swap/a/f&username=user")
+        assert body != b"secret\n", "read through a link"
+    http_call("POST", "/process.Process/SendSignal", json.dumps({"process": {"pid": pid}, "signal": 9}).encode(), {"Content-Type": "application/json"})
+    g.close()
+    assert c.exec(["cat", "/root/vault/f"])[2] == b"secret\n" and done, ("written through a link", done)
+
+
+def certificates():
+    """caBundle: programs that read the trust store see it, once, and no longer when it is gone."""
+    make = "cd /tmp && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem -subj /CN=localhost -addext subjectAltName=DNS:localhost -days 9 2>&1"
+    code, _, out, _ = c.exec(["/bin/sh", "-c", make])
+    assert code == 0, out
+    pem = c.exec(["cat", "/tmp/c.pem"])[2].decode()
+    server = "import ssl, http.server\ns = http.server.HTTPServer(('127.0.0.1', 8443), http.server.SimpleHTTPRequestHandler)\n" \
+             "x = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); x.load_cert_chain('/tmp/c.pem', '/tmp/k.pem')\n" \
+             "s.socket = x.wrap_socket(s.socket, server_side=True); print(1, flush=True); s.serve_forever()"
+    r, _, g = start("python3", ["-u", "-c", server], {"Authorization": "Basic cm9vdDo="})
+    assert "data" in event(r)[1]["event"]
+    ask = ["/bin/sh", "-c", "curl -s -o /dev/null https://localhost:8443/; a=$?; python3 -c \"import urllib.request; urllib.request.urlopen('https://localhost:8443/')\" 2>/dev/null; "
+           "echo $a $?; grep -c 'begin: certificates of the platform' /etc/ssl/certs/ca-certificates.crt"]
+    again = {"sandbox": "iabc", "gen": 7, "token": TOKEN, "user": "user", "workdir": "/home/user", "network": False, "envs": {"FROM": "init"}}
+    assert c.exec(ask)[2].split() == [b"60", b"1", b"0"], c.exec(ask)
+    for _ in range(2):
+        c.set_identity(ca=pem, **again)
+        assert c.exec(ask)[2].split() == [b"0", b"0", b"1"], c.exec(ask)
+    r2, _, g2 = start("/bin/sh", ["-c", "echo $NODE_EXTRA_CA_CERTS; openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -subject"])
+    assert "data" in event(r2)[1]["event"]
+    c.set_identity(**again)
+    assert c.exec(ask)[2].split() == [b"60", b"1", b"0"], c.exec(ask)
+    try:
+        c.set_identity(ca="no certificate", **again)
+        raise AssertionError("accepted")
+    except RuntimeError as e:
+        assert "caBundle" in str(e), e
+    c.set_identity(**again)
+    g.close()
+
+
 def oom():
     """The sandbox runs out of memory: the daemons live, and an event says so."""
     c.exec(["/bin/sh", "-c", "head -c 8000000000 /dev/zero | tail -c 7000000000 > /dev/null"], user="user", timeout_ms=90000)
@@ -280,7 +371,9 @@ for title, test in [
     ("identity: clock, random, names, generation", identity), ("token, variables, internal paths", token_and_envs),
     ("default user, directory, cgroup and OOM bias", default_user), ("gateway: open and closed ports", gateway),
     ("gateway: half-close, ::1", half_close), ("freeze and thaw", freeze_thaw), ("envd is restarted and keeps its processes", envd_restart),
-    ("exec for builds", exec_builds), ("operation events", events), ("links of a user lead nowhere", symlink_attack),
+    ("exec for builds", exec_builds), ("operation events", events), ("vsock from inside the guest", vsock_from_inside),
+    ("a Start that began before a freeze", start_during_freeze), ("certificates of caBundle", certificates), ("links swapped under a fallback", fallback_race),
+    ("links of a user lead nowhere", symlink_attack),
     ("out of memory: daemons live", oom), ("metrics", metrics), ("shutdown", shutdown),
 ]:
     if os.environ.get("ONLY", "") in title or title == "shutdown":
