@@ -84,6 +84,9 @@ static int range_write_sparse(struct vm *vm, int fd, uint64_t off, uint64_t end,
             next = end;
         if (block_write(vm, fd, off, next, written, e) < 0)
             return -1;
+        /* Anonymous RAM and its copy in the page cache count against one limit: the copy shall be clean soon.
+         */
+        sync_file_range(fd, (off_t)off, (off_t)(next - off), SYNC_FILE_RANGE_WRITE);
     }
     return 0;
 }
