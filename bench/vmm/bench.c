@@ -286,7 +286,7 @@ int main(int argc, char **argv)
         unsigned n;
     } benches[] = {{"vmm-restore", bench_restore, 200},
                    {"memory", bench_memory, 100},
-                   {"pause", bench_pause, 50},
+                   {"pause", bench_pause, 200},
                    {"vmm-limits", bench_limits, 40}};
     const unsigned count = sizeof benches / sizeof benches[0];
     char *programs[4];
