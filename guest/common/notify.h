@@ -2,14 +2,13 @@
  * byte and NUL-terminated strings; some carry descriptors (SCM_RIGHTS).
  *
  * envd → init
- *   'S' pid flags cmd cwd tag user arg…   + [pidfd, stdin?, stdout, stderr?]: keep these for a successor.
- * flags: letters of p (PTY), i (stdin descriptor present), e (stderr present), c (cwd given), t (tag given)
- *   'F' pid       forget: the process is over
- *   'C' pid       close its stdin
- *   'E' kind level message key value…   an operation event
- * init → envd
- *   'S' as above: adopt (sent to a restarted envd before anything else), and 'D': that was all
- *   'X' pid code status    an adopted process ended and was reaped (waitid's code and status)
+ *   'S' pid flags cmd cwd tag user deadline arg…   + [pidfd, stdin?, stdout, stderr?]: keep these for a
+ * successor. flags: letters of p (PTY), i (stdin descriptor present), e (stderr present), c (cwd given), t
+ * (tag given) deadline: when it is killed, in milliseconds of CLOCK_MONOTONIC, or "-" 'F' pid       forget:
+ * the process is over 'C' pid       close its stdin 'K' pid signal   signal the group of an adopted process:
+ * only who reaps it knows that its pid is still its own 'E' kind level message key value…   an operation
+ * event init → envd 'S' as above: adopt (sent to a restarted envd before anything else), and 'D': that was
+ * all 'X' pid code status    an adopted process ended and was reaped (waitid's code and status)
  */
 #pragma once
 

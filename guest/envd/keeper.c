@@ -38,6 +38,17 @@ void keeper_forget(pid_t pid)
     send_pid('F', pid);
 }
 
+int keeper_signal(pid_t pid, int sig)
+{
+    char text[2][16];
+    snprintf(text[0], sizeof(text[0]), "%d", (int)pid);
+    snprintf(text[1], sizeof(text[1]), "%d", sig);
+    notify_start(&out, 'K');
+    notify_add(&out, text[0]);
+    notify_add(&out, text[1]);
+    return notify_send(channel.fd, &out);
+}
+
 void keeper_stdin_closed(pid_t pid)
 {
     send_pid('C', pid);
@@ -45,15 +56,17 @@ void keeper_stdin_closed(pid_t pid)
 
 void keeper_store(const struct proc *p)
 {
-    char pid[16], flags[8] = "";
+    char pid[16], flags[8] = "", deadline[24] = "-";
     if (channel.fd < 0)
         return;
     snprintf(pid, sizeof(pid), "%d", (int)p->pid);
     snprintf(flags, sizeof(flags), "%s%s%s%s%s", p->pty ? "p" : "", p->in.fd >= 0 ? "i" : "",
              p->err.fd >= 0 ? "e" : "", p->has_cwd ? "c" : "", p->has_tag ? "t" : "");
+    if (p->deadline_ms >= 0)
+        snprintf(deadline, sizeof(deadline), "%lld", (long long)p->deadline_ms);
     notify_start(&out, 'S');
-    const char *head[] = {pid, flags, p->cmd, p->cwd, p->tag, p->user};
-    for (size_t i = 0; i < 6; i++)
+    const char *head[] = {pid, flags, p->cmd, p->cwd, p->tag, p->user, deadline};
+    for (size_t i = 0; i < 7; i++)
         if (!notify_add(&out, head[i]) && !notify_add(&out, ""))
             return;
     for (size_t i = 0; i < p->args.n; i++)
@@ -81,7 +94,7 @@ static void adopt(struct notify_msg *m)
     struct user u = {.uid = 0};
     struct msg_start req = {.has_process = true};
     bool in = m->n_strings > 1 && strchr(m->s[1], 'i'), err = m->n_strings > 1 && strchr(m->s[1], 'e');
-    if (m->n_strings < 6 || m->n_fds != 2 + in + err) {
+    if (m->n_strings < 7 || m->n_fds != 2 + in + err) {
         fds_drop(m);
         return;
     }
@@ -93,7 +106,7 @@ static void adopt(struct notify_msg *m)
     req.has_tag = strchr(m->s[1], 't') != NULL;
     req.has_stdin = true;
     req.stdin_on = in;
-    req.process.args = (struct strings){.v = m->s + 6, .n = (size_t)m->n_strings - 6};
+    req.process.args = (struct strings){.v = m->s + 7, .n = (size_t)m->n_strings - 7};
     snprintf(u.name, sizeof(u.name), "%s", m->s[5]);
     struct proc *p = proc_new(&req, &u);
     if (!p) {
@@ -108,6 +121,8 @@ static void adopt(struct notify_msg *m)
         fds[3] = m->fds[k++];
     p->adopted = true;
     proc_run(p, (pid_t)atoi(m->s[0]), fds[0], fds[1], fds[2], fds[3]);
+    if (m->s[6][0] != '-')
+        proc_deadline(p, atoll(m->s[6]));
     proc_go(p);
 }
 

@@ -14,6 +14,9 @@ int keeper_open(int fd);
 void keeper_store(const struct proc *p);
 void keeper_forget(pid_t pid);
 
+/** Signals the group of an adopted process through cube-init, which reaps it. Returns 0 or -1 with errno. */
+int keeper_signal(pid_t pid, int sig);
+
 /** The process's stdin is closed: its keeper must let go of it, too, or the process never sees the end. */
 void keeper_stdin_closed(pid_t pid);
 

@@ -40,7 +40,7 @@ static const char usage[] =
     "    --listen ADDRESS  IP address to listen on; may be repeated (127.0.0.1 and ::1)\n"
     "    --version, --help\n"
     "    Given by cube-init:\n"
-    "    --vsock           listen on this port of AF_VSOCK as well\n"
+    "    --listen-fd N     a listening socket, instead of opening some; may be repeated\n"
     "    --control-fd N    connected stream socket for the platform's requests; makes the daemon wait for "
     "its identity\n"
     "    --notify-fd N     connected SEQPACKET socket: events, and processes that outlive a restart\n"
@@ -49,15 +49,14 @@ static const char usage[] =
 static struct {
     long port;
     const char *listen[4];
-    int n_listen, control_fd, notify_fd;
-    bool vsock;
+    int n_listen, control_fd, notify_fd, listen_fds[4], n_listen_fds;
     const char *cgroup;
 } options = {.port = DEFAULT_PORT, .control_fd = -1, .notify_fd = -1};
 
 static void parse(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"port", 1, NULL, 'p'},       {"listen", 1, NULL, 'l'},    {"vsock", 0, NULL, 'k'},
+        {"port", 1, NULL, 'p'},       {"listen", 1, NULL, 'l'},    {"listen-fd", 1, NULL, 'k'},
         {"control-fd", 1, NULL, 'c'}, {"notify-fd", 1, NULL, 'n'}, {"cgroup", 1, NULL, 'g'},
         {"version", 0, NULL, 'v'},    {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0},
     };
@@ -71,7 +70,8 @@ static void parse(int argc, char **argv)
                 options.listen[options.n_listen++] = optarg;
             break;
         case 'k':
-            options.vsock = true;
+            if (options.n_listen_fds < 4)
+                options.listen_fds[options.n_listen_fds++] = atoi(optarg);
             break;
         case 'c':
             options.control_fd = atoi(optarg);
@@ -127,6 +127,11 @@ static int cgroup_open(const char *child)
 static int listen_all(void)
 {
     int port = (int)options.port;
+    for (int i = 0; i < options.n_listen_fds; i++)
+        if (server_listen_fd(options.listen_fds[i]) < 0)
+            return -1;
+    if (options.n_listen_fds)
+        return 0;
     if (!options.n_listen) {
         if ((port = server_listen_tcp("127.0.0.1", (uint16_t)port)) < 0)
             return -1;
@@ -140,7 +145,7 @@ static int listen_all(void)
         printf("%d\n", port);
         fflush(stdout);
     }
-    return options.vsock ? server_listen_vsock((uint32_t)port) : 0;
+    return 0;
 }
 
 static void on_signal(void *owner, uint32_t events)

@@ -310,7 +310,7 @@ int proc_signal(struct proc *p, int sig)
     p->signalled = true;
     if (p->state == PROC_EXITED)
         timer_set(&p->silence, SIGNALLED_MS);
-    return spawn_kill_group(p->pid, sig);
+    return p->adopted ? keeper_signal(p->pid, sig) : spawn_kill_group(p->pid, sig);
 }
 
 bool proc_listed(const struct proc *p)
@@ -437,6 +437,12 @@ static void on_sub_drain(struct rpc *r)
         output_watch(s->proc);
 }
 
+void proc_deadline(struct proc *p, int64_t at_ms)
+{
+    p->deadline_ms = at_ms;
+    timer_set(&p->deadline, at_ms - loop_now_ms());
+}
+
 void proc_subscribe(struct proc *p, struct sub *s, struct rpc *r)
 {
     *s = (struct sub){.rpc = r, .proc = p, .last_ms = loop_now_ms()};
@@ -458,7 +464,7 @@ void proc_subscribe(struct proc *p, struct sub *s, struct rpc *r)
         return;
     if (r->method->request == &msg_start) {
         s->owner = true;
-        timer_set(&p->deadline, r->timeout_ms);
+        proc_deadline(p, p->deadline_ms);
     } else {
         timer_set(&s->deadline, r->timeout_ms);
     }
@@ -484,6 +490,7 @@ struct proc *proc_new(const struct msg_start *req, const struct user *user)
     if (!p)
         return NULL;
     p->inputs_tail = &p->inputs;
+    p->deadline_ms = -1;
     p->exit.fd = p->in.fd = p->out.fd = p->err.fd = -1;
     const struct msg_process *m = &req->process;
     bool ok = (p->cmd = arena_strndup(&p->arena, m->cmd, strlen(m->cmd))) &&

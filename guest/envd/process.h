@@ -49,6 +49,7 @@ struct proc {
     struct ev exit, in, out, err; /* pidfd; with a PTY, `in` and `out` are two descriptors of its master */
     struct sub *subs;
     struct input *inputs, **inputs_tail;
+    int64_t deadline_ms; /* of the loop's clock, -1 = none; outlives a restart of the daemon */
     struct timer deadline, silence, retention;
     int exit_code; /* waitid status: the code, or the signal when `by_signal` */
     bool by_signal;
@@ -71,6 +72,9 @@ struct proc *proc_new(const struct msg_start *req, const struct user *user);
 void proc_run(struct proc *p, pid_t pid, int pidfd, int in, int out, int err);
 
 void proc_go(struct proc *p);
+
+/** Kills it at this time of the loop's clock. */
+void proc_deadline(struct proc *p, int64_t at_ms);
 
 /** Frees a process that never ran. */
 void proc_free(struct proc *p);

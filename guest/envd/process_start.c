@@ -237,6 +237,8 @@ struct proc *process_start(struct rpc *r, const struct msg_start *req)
         proc_free(p);
         return NULL;
     }
+    if (r->timeout_ms >= 0)
+        p->deadline_ms = loop_now_ms() + r->timeout_ms;
     keeper_store(p);
     oplog_start(p);
     return p;

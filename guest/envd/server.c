@@ -214,21 +214,27 @@ static void on_accept(void *owner, uint32_t events)
     }
 }
 
-static int listen_on(int fd, const struct sockaddr *addr, socklen_t n)
+int server_listen_fd(int fd)
 {
     static struct ev listeners[8];
     static unsigned used;
-    if (fd < 0)
-        return -1;
-    if (used == sizeof(listeners) / sizeof(*listeners) || bind(fd, addr, n) < 0 || listen(fd, BACKLOG) < 0) {
-        int sys = errno;
-        close(fd);
-        errno = sys;
+    if (used == sizeof(listeners) / sizeof(*listeners)) {
+        errno = EMFILE;
         return -1;
     }
     struct ev *ev = &listeners[used++];
     *ev = (struct ev){.fd = fd, .cb = on_accept, .owner = ev};
     return ev_watch(ev, EPOLLIN);
+}
+
+static int listen_on(int fd, const struct sockaddr *addr, socklen_t n)
+{
+    if (bind(fd, addr, n) == 0 && listen(fd, BACKLOG) == 0)
+        return server_listen_fd(fd);
+    int sys = errno;
+    close(fd);
+    errno = sys;
+    return -1;
 }
 
 int server_listen_tcp(const char *address, uint16_t port)
@@ -254,11 +260,4 @@ int server_listen_tcp(const char *address, uint16_t port)
     if (getsockname(fd, (struct sockaddr *)&bound, &n) < 0)
         return -1;
     return ntohs(v4 ? ((struct sockaddr_in *)&bound)->sin_port : ((struct sockaddr_in6 *)&bound)->sin6_port);
-}
-
-int server_listen_vsock(uint32_t port)
-{
-    struct sockaddr_vm a = {.svm_family = AF_VSOCK, .svm_port = port, .svm_cid = VMADDR_CID_ANY};
-    return listen_on(socket(AF_VSOCK, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), (struct sockaddr *)&a,
-                     sizeof(a));
 }

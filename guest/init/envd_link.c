@@ -17,6 +17,7 @@
 #include "guest/common/loop.h"
 #include "guest/init/cgroups.h"
 #include "guest/init/events.h"
+#include "guest/init/listeners.h"
 #include "guest/init/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -24,7 +25,9 @@
 
 #define RESTART_MS 50
 #define REPLAY_TIMEOUT_MS 5000
+#define STUCK_MS 5000 /* without a word although an answer is owed: it is killed and started again */
 #define IDENTITY_MAX ((size_t)1 << 20)
+#define CHILD_FDS (2 + LISTENERS_MAX)
 #define NOTIFY_BUFFER (8 << 20)
 
 struct child {
@@ -42,6 +45,7 @@ static struct ev notify = {.fd = -1};
 static char *identity; /* body of the last /init */
 static size_t identity_len;
 static bool frozen;
+static int listeners[LISTENERS_MAX], n_listeners;
 
 uint32_t link_restarts(void)
 {
@@ -64,7 +68,7 @@ static pid_t program_start(int program, const char *const *argv, const int *fds,
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    int high[4], exec_fd = fcntl(program, F_DUPFD_CLOEXEC, 100);
+    int high[CHILD_FDS], exec_fd = fcntl(program, F_DUPFD_CLOEXEC, 100);
     for (int i = 0; i < n_fds; i++)
         high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 100);
     for (int i = 0; i < n_fds; i++)
@@ -88,34 +92,64 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-/* Reads one response; its body is small (an error message) and only its length matters here. */
+/* What came on the control connection. Responses come in the order of their requests; one that was given up
+ * on is still owed, and is read before the next one. */
+static struct {
+    char text[8192];
+    size_t n;
+    unsigned owed;
+    int64_t waiting_ms; /* since when nothing came although something is owed, 0 = not */
+} inbox;
+
+/* Takes one whole response off the front: its status, 0 when it is not complete. Bodies are small (an error
+ * message). */
+static int response_take(struct err *e)
+{
+    inbox.text[inbox.n] = 0;
+    char *end = strstr(inbox.text, "\r\n\r\n");
+    if (!end)
+        return 0;
+    const char *len = strcasestr(inbox.text, "content-length:");
+    size_t body = len && len < end ? strtoul(len + 15, NULL, 10) : 0,
+           whole = (size_t)(end + 4 - inbox.text) + body;
+    if (inbox.n < whole)
+        return 0;
+    int status = atoi(inbox.text + 9);
+    if (status >= 300)
+        err_set(e, ERR_INTERNAL, "envd answered %d: %.*s", status, (int)(body < 160 ? body : 160), end + 4);
+    memmove(inbox.text, inbox.text + whole, inbox.n - whole);
+    inbox.n -= whole;
+    inbox.owed--;
+    inbox.waiting_ms = inbox.owed ? clock_boot_ms() : 0;
+    return status;
+}
+
+/* The status of the last request, whose answer is the last one owed. */
 static int response_read(int timeout_ms, struct err *e)
 {
-    char text[8192];
-    size_t n = 0;
-    int64_t until = clock_boot_ms() + timeout_ms;
+    int64_t now = clock_boot_ms(), until = now + timeout_ms;
+    if (!inbox.waiting_ms)
+        inbox.waiting_ms = now;
     for (;;) {
-        text[n] = 0;
-        char *end = strstr(text, "\r\n\r\n");
-        if (end) {
-            const char *len = strcasestr(text, "content-length:");
-            size_t body = len && len < end ? strtoul(len + 15, NULL, 10) : 0, head = (size_t)(end + 4 - text);
-            if (n >= head + body) {
-                int status = atoi(text + 9);
-                if (status >= 300)
-                    err_set(e, ERR_INTERNAL, "envd answered %d: %.160s", status, end + 4);
-                return status;
-            }
+        struct err answered = {0};
+        int status = response_take(&answered);
+        if (status && !inbox.owed) {
+            *e = answered.code ? answered : *e;
+            return status;
         }
+        if (status)
+            continue;
         struct pollfd p = {.fd = control, .events = POLLIN};
         int64_t left = until - clock_boot_ms();
-        if (left <= 0 || n + 1 >= sizeof(text) || poll(&p, 1, (int)left) <= 0)
+        if (inbox.n + 1 >= sizeof(inbox.text))
+            return err_set(e, ERR_INTERNAL, "envd's answer is too large");
+        if (left <= 0 || poll(&p, 1, (int)left) <= 0)
             return err_set(e, ERR_DEADLINE, "envd did not answer within %d ms", timeout_ms);
-        ssize_t r = recv(control, text + n, sizeof(text) - 1 - n, MSG_DONTWAIT);
+        ssize_t r = recv(control, inbox.text + inbox.n, sizeof(inbox.text) - 1 - inbox.n, MSG_DONTWAIT);
         if (r == 0 || (r < 0 && errno != EAGAIN && errno != EINTR))
             return err_set(e, ERR_UNAVAILABLE, "envd ended while it was asked");
         if (r > 0)
-            n += (size_t)r;
+            inbox.n += (size_t)r;
     }
 }
 
@@ -129,8 +163,12 @@ int link_request(const char *method, const char *path, const char *body, size_t 
                        method, path, body ? n : 0);
     if (!write_all(control, head, (size_t)len) || (body && !write_all(control, body, n)))
         return err_sys(e, ERR_UNAVAILABLE, "writing to envd");
+    inbox.owed++;
     int status = response_read(timeout_ms, e);
-    if (status < 0 && envd.pid > 0) { /* the stream may be out of step now: a fresh envd is the way back */
+    /* On a host with too much to do a second means nothing; a daemon that is silent for long is stuck, and a
+     * fresh one is the way back. */
+    bool stuck = e->code != ERR_DEADLINE || clock_boot_ms() - inbox.waiting_ms >= STUCK_MS;
+    if (status < 0 && envd.pid > 0 && stuck) {
         log_error("envd does not answer on %s: %s", path, e->msg);
         kill(envd.pid, SIGKILL);
         close(control);
@@ -199,6 +237,8 @@ static void on_notify(void *owner, uint32_t events)
             store_forget((pid_t)atoi(m.s[0]));
         else if (m.type == 'C' && m.n_strings)
             store_stdin_close((pid_t)atoi(m.s[0]));
+        else if (m.type == 'K' && m.n_strings > 1 && atoi(m.s[0]) > 1)
+            store_signal((pid_t)atoi(m.s[0]), atoi(m.s[1]));
         else if (m.type == 'E')
             events_from_envd(&m);
     }
@@ -216,9 +256,9 @@ static int pair_make(int type, int out[2])
 
 static void envd_start(struct child *c)
 {
-    static const char *const argv[] = {"cube-envd", "--vsock",  "--control-fd", "3", "--notify-fd",
-                                       "4",         "--cgroup", CGROUP_SANDBOX, NULL};
-    int ctl[2], ntf[2];
+    static const char *const numbers[CHILD_FDS] = {"3", "4", "5", "6", "7"};
+    const char *argv[16] = {"cube-envd", "--control-fd", "3", "--notify-fd", "4", "--cgroup", CGROUP_SANDBOX};
+    int ctl[2], ntf[2], fds[CHILD_FDS], n_args = 7;
     struct err e = {0};
     ev_close(&notify);
     if (control >= 0)
@@ -233,10 +273,19 @@ static void envd_start(struct child *c)
     }
     fcntl(ctl[1], F_SETFL, O_NONBLOCK);
     store_replay(ntf[0]);
-    c->pid = program_start(c->fd, argv, (int[]){ctl[1], ntf[1]}, 2);
+    fds[0] = ctl[1];
+    fds[1] = ntf[1];
+    for (int i = 0; i < n_listeners; i++) {
+        fds[2 + i] = listeners[i];
+        argv[n_args++] = "--listen-fd";
+        argv[n_args++] = numbers[2 + i];
+    }
+    c->pid = program_start(c->fd, argv, fds, 2 + n_listeners);
     close(ctl[1]);
     close(ntf[1]);
     control = ctl[0];
+    inbox.n = inbox.owed = 0;
+    inbox.waiting_ms = 0;
     notify = (struct ev){.fd = ntf[0], .cb = on_notify};
     ev_watch(&notify, EPOLLIN);
     /* envd answers the control connection only when its loop runs: the identity is in before the first
@@ -278,6 +327,9 @@ int link_start(const struct tools *tools, struct err *e)
     gateway = (struct child){.name = "cube-gateway", .fd = tools->gateway, .start = gateway_start};
     envd.restart = (struct timer){.cb = on_restart, .owner = &envd};
     gateway.restart = (struct timer){.cb = on_restart, .owner = &gateway};
+    n_listeners = listeners_open(listeners, e);
+    if (n_listeners < 0)
+        return -1;
     envd_start(&envd);
     gateway_start(&gateway);
     if (envd.pid <= 0 || gateway.pid <= 0)

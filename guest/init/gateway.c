@@ -1,8 +1,8 @@
 /* cube-gateway: the way from the ingress to any port inside the guest. Listens on vsock port 2; a connection
  * begins with a port (u16, big-endian), is answered with one status byte (0 open, 3 closed), and is then raw
  * bytes both ways with half-close passed on (contracts/internal.md §5). Invariants: memory per connection is
- * one buffer per direction, and only while the receiving side is slower; the program has no rights: it runs
- * as nobody. */
+ * one buffer per direction, and only while the receiving side is slower, HELD_MAX and a little over all; the
+ * program has no rights: it runs as nobody. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,6 +30,9 @@
 #define PREFACE_MS 5000
 #define CONNECT_MS 10000
 #define BUFFER (256 * 1024)
+#define HELD_MAX                                                                                             \
+    ((size_t)16 << 20) /* beyond, each direction takes only PIECE_FULL bytes ahead of its receiver */
+#define PIECE_FULL 2048
 #define READS_PER_EVENT 4
 #define STATUS_OK 0
 #define STATUS_CLOSED 3
@@ -38,7 +41,7 @@
 /* One direction: bytes that the receiver has not taken yet. */
 struct flow {
     char *data;
-    size_t off, len;
+    size_t off, len, size;
     bool eof, shut; /* the sender is done; that was passed on */
 };
 
@@ -55,14 +58,23 @@ struct link {
 static struct ev listener = {.fd = -1};
 static unsigned links;
 static char scratch[BUFFER];
+static size_t held; /* bytes of all flows */
+
+static void flow_free(struct flow *f)
+{
+    held -= f->size;
+    free(f->data);
+    f->data = NULL;
+    f->off = f->len = f->size = 0;
+}
 
 static void link_close(struct link *l)
 {
     ev_close(&l->guest);
     ev_close(&l->service);
     timer_clear(&l->timer);
-    free(l->in.data);
-    free(l->out.data);
+    flow_free(&l->in);
+    flow_free(&l->out);
     links--;
     loop_free_later(l);
 }
@@ -94,9 +106,7 @@ static bool flow_flush(struct flow *f, int to)
         f->off += (size_t)n;
         f->len -= (size_t)n;
     }
-    free(f->data);
-    f->data = NULL;
-    f->off = 0;
+    flow_free(f);
     if (f->eof && !f->shut) {
         f->shut = true;
         shutdown(to, SHUT_WR);
@@ -111,7 +121,8 @@ static bool flow_hold(struct flow *f, const char *p, size_t n)
         return false;
     memcpy(f->data, p, n);
     f->off = 0;
-    f->len = n;
+    f->len = f->size = n;
+    held += n;
     return true;
 }
 
@@ -119,7 +130,7 @@ static bool flow_hold(struct flow *f, const char *p, size_t n)
 static bool flow_pump(struct flow *f, int from, int to)
 {
     for (int i = 0; i < READS_PER_EVENT && !f->len && !f->eof; i++) {
-        ssize_t n = recv(from, scratch, sizeof(scratch), MSG_DONTWAIT);
+        ssize_t n = recv(from, scratch, held < HELD_MAX ? sizeof(scratch) : PIECE_FULL, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)

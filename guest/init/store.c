@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "guest/common/spawn.h"
 #include "lib/base/log.h"
 
 struct record {
@@ -77,6 +78,15 @@ void store_stdin_close(pid_t pid)
         memmove(&r->fds[1], &r->fds[2], (size_t)(r->n_fds - 1) * sizeof(int));
         return;
     }
+}
+
+void store_signal(pid_t pid, int sig)
+{
+    for (struct record *r = records; r; r = r->next)
+        if (r->pid == pid && !r->exited) {
+            spawn_kill_group(pid, sig);
+            return;
+        }
 }
 
 static void exited_message(const struct record *r, struct notify_msg *m)

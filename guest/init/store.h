@@ -14,6 +14,11 @@ void store_forget(pid_t pid);
 /** Lets go of a process's stdin. */
 void store_stdin_close(pid_t pid);
 
+/** Signals the group of a kept process, if it was not reaped yet: who reaps it is who calls this, so its pid
+ * is its own.
+ */
+void store_signal(pid_t pid, int sig);
+
 /** Whether a reaped pid is a kept process; then *out becomes its 'X' message, and the record is marked as
  * ended. */
 bool store_exited(pid_t pid, int code, int status, struct notify_msg *out);

@@ -180,8 +180,13 @@ def freeze_thaw():
 
 def envd_restart():
     r, pid, g = start("/bin/sh", ["-c", "read x; echo got $x; exit 9"])
-    r2, pid2, g2 = start("sleep", ["1000"])
+    r2, pid2, g2 = start("/bin/sh", ["-c", "sleep 1001 & wait"])
+    r4, pid4, g4 = start("/bin/sh", ["-c", "sleep 1002 & wait"], {"Connect-Timeout-Ms": "6000"})
+    began = time.time()
     restarts = c.health().get(5, [0])[0]
+    # A program of the user waits for the port to become free: it never does.
+    taker = "import socket\nwhile 1:\n try:\n  s = socket.socket(socket.AF_VSOCK); s.bind((0xffffffff, 49983)); open('/tmp/taken', 'w'); break\n except OSError: s.close()"
+    r5, pid5, g5 = start("python3", ["-c", taker])
     c.exec(["/bin/sh", "-c", "kill -9 $(pidof cube-envd)"])
     end = time.time() + 10
     while c.health().get(5, [0])[0] == restarts or not c.health().get(1):
@@ -196,6 +201,8 @@ def envd_restart():
         except (ConnectionError, OSError):
             assert time.time() < end
             time.sleep(0.02)
+    assert c.exec(["test", "-e", "/tmp/taken"])[0] == 1, "a program of the sandbox took envd's port"
+    http_call("POST", "/process.Process/SendSignal", json.dumps({"process": {"pid": pid5}, "signal": 9}).encode(), {"Content-Type": "application/json"})
     status, body = http_call("POST", "/process.Process/List", b"{}", {"Content-Type": "application/json"})
     assert {p["pid"] for p in json.loads(body)["processes"]} >= {pid, pid2}, body
     msg = json.dumps({"process": {"pid": pid}}).encode()
@@ -209,6 +216,13 @@ def envd_restart():
     assert event(r3)[1]["event"]["end"]["exitCode"] == 9
     status, body = http_call("POST", "/process.Process/SendSignal", json.dumps({"process": {"pid": pid2}, "signal": 9}).encode(), {"Content-Type": "application/json"})
     assert status == 200, body
+    # Signals reach the whole group of an adopted process, and so does the deadline that it was started with.
+    gone = lambda n: c.exec(["pgrep", "-f", f"^sleep {n}$"])[0] == 1  # noqa: E731
+    assert gone(1001) and (not gone(1002) or time.time() - began > 5.5)
+    while not gone(1002):
+        assert time.time() - began < 15, "the deadline was lost with the old envd"
+        time.sleep(0.1)
+    assert time.time() - began > 5.5
 
 
 def events():
@@ -300,8 +314,8 @@ def fallback_race():
     c.exec(["/bin/sh", "-c", "cd /srv/swap && mkdir a && chmod 0 a && ln -s /root/vault b"], user="user")
     swap = "import ctypes\nl=ctypes.CDLL(None)\nwhile 1: l.renameat2(-100, b'/srv/swap/a', -100, b'/srv/swap/b', 2)"
     r, pid, g = start("python3", ["-c", swap])
-    done = 0
-    for i in range(1500):
+    done, until = 0, time.time() + 8
+    while time.time() < until:
         status, body = http_call("POST", "/files?path=/srv/swap/a/f&username=user", b"evil", {"Content-Type": "application/octet-stream"})
         done += status == 200
         status, body = http_call("GET", "/files?path=/srv/swap/a/f&username=user")
@@ -352,6 +366,15 @@ def oom():
 def metrics():
     m = c.metrics()
     assert m[1][0] >= 1 and m[3][0] > 1 << 26 and m[6][0] > 1 << 20, m
+    # The same figures as the kernel's, from init and from envd, within what changes between two looks.
+    info = {k: int(v.split()[0]) << 10 for k, v in (x.split(":") for x in c.exec(["cat", "/proc/meminfo"])[2].decode().strip().split("\n"))}
+    envd = json.loads(http_call("GET", "/metrics")[1])
+    for total, used, cache in ((m[3][0], m[4][0], m[5][0]), (envd["mem_total"], envd["mem_used"], envd["mem_cache"])):
+        assert total == info["MemTotal"] and abs(cache - info["Cached"]) < 8 << 20, (total, cache, info)
+        assert abs(used - (info["MemTotal"] - info["MemAvailable"])) < 8 << 20, (used, info)
+    blocks = [int(x) for x in c.exec(["/bin/sh", "-c", "stat -f -c '%S %b %a' /"])[2].split()]
+    assert envd["disk_total"] == blocks[0] * blocks[1] and abs(envd["disk_used"] - blocks[0] * (blocks[1] - blocks[2])) < 4 << 20, (envd, blocks)
+    assert envd["mem_total_mib"] == envd["mem_total"] >> 20 and envd["mem_used_mib"] == envd["mem_used"] >> 20 and envd["cpu_count"] == 1, envd
 
 
 def shutdown():
