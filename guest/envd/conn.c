@@ -18,11 +18,22 @@
 #define BODY_IDLE_MS (120 * 1000)
 #define DRAIN_MS (5 * 1000)
 #define READ_SIZE (32 * 1024)
-#define BUFFERED_MAX ((size_t)96 << 20) /* request bodies in memory, all connections together */
+#define BUFFERED_MAX ((size_t)96 << 20) /* request bodies in memory, all connections together: */
+#define BUFFERED_MIN ((size_t)20 << 20) /* an eighth of the machine's memory between these */
 
 static struct conn *all;
 static unsigned n_conns;
 static size_t buffered;
+
+static size_t buffered_max(void)
+{
+    static size_t max;
+    if (!max) {
+        max = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 8;
+        max = max < BUFFERED_MIN ? BUFFERED_MIN : max > BUFFERED_MAX ? BUFFERED_MAX : max;
+    }
+    return max;
+}
 
 unsigned conn_count(void)
 {
@@ -268,7 +279,7 @@ static bool body_take(struct conn *c)
                 c->on_data(c, data, len);
         } else if (r->whole.len + len > r->route->body_max) {
             conn_error(c, 413, "request body is larger than %zu bytes", r->route->body_max);
-        } else if (buffered + len > BUFFERED_MAX || (buf_append(&r->whole, data, len), r->whole.failed)) {
+        } else if (buffered + len > buffered_max() || (buf_append(&r->whole, data, len), r->whole.failed)) {
             conn_error(c, 503, "too many request bodies in memory, try again");
         } else {
             buffered += len;
