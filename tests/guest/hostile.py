@@ -337,6 +337,8 @@ def unread_fifos():
 
 def own_descriptors():
     """Links of /proc into the daemon's own descriptors are no files."""
+    if os.environ.get("NO_OPENAT2"):
+        return  # valgrind does not know the system call that refuses them
     octet = [("Content-Type", "application/octet-stream")]
     for fd in range(12):
         assert request("GET", f"/files?path=/proc/self/fd/{fd}")[0] in (400, 404), fd
