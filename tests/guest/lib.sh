@@ -61,7 +61,8 @@ guest_bridge() {
     guest_port=$(cat "$out")
 }
 
-# The suites of the SDKs against http://127.0.0.1:$guest_port: guest_suites NAME USER.
+# The suites of the SDKs: guest_suites NAME USER, against http://127.0.0.1:$guest_port, or, when TEMPLATE is set, each in a
+# sandbox of its own on the cluster that the environment names (`cube env`).
 guest_suites() {
     local name=$1 user=$2 modules python
     modules=$("$CUBE_ROOT/tests/lib/node_modules.sh" "$CUBE_ROOT/tests/guest/js" | tail -n 1)
@@ -71,7 +72,11 @@ guest_suites() {
     ln -sfn "$modules/node_modules" "$guest_work/js/node_modules"
     protoc --proto_path="$CUBE_ROOT/tests/guest/proto" --include_imports --descriptor_set_out="$guest_work/descriptors" \
         process.proto filesystem.proto
-    export E2B_SANDBOX_URL=http://127.0.0.1:$guest_port BASE_URL=http://127.0.0.1:$guest_port E2B_DEBUG=true E2B_API_KEY=e2b_00
+    if [ -n "${TEMPLATE:-}" ]; then
+        export BASE_URL=$E2B_SANDBOX_URL
+    else
+        export E2B_SANDBOX_URL=http://127.0.0.1:$guest_port BASE_URL=http://127.0.0.1:$guest_port E2B_DEBUG=true E2B_API_KEY=e2b_00
+    fi
     export DESCRIPTORS=$guest_work/descriptors GUEST_USER=$user WORK_DIR=/tmp/cube-guest-files-$$
     SDK=e2b SUITE="guest $name: js 2.51.0" timeout 240 node "$guest_work/js/sdk.mjs" || echo "FAIL guest $name: js 2.51.0 ended with status $?"
     SDK=e2b-2-49 SUITE="guest $name: js 2.49.0" timeout 240 node "$guest_work/js/sdk.mjs" || echo "FAIL guest $name: js 2.49.0 ended with status $?"

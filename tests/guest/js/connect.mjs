@@ -7,11 +7,19 @@ import { Code, createClient } from '@connectrpc/connect'
 import { createConnectTransport } from '@connectrpc/connect-node'
 import { equal, ok, run, test } from './check.mjs'
 
+// TEMPLATE: in a sandbox of a running cluster, through its proxy.
+const { Sandbox } = await import('e2b')
+const sbx = process.env.TEMPLATE ? await Sandbox.create(process.env.TEMPLATE, { timeoutMs: 600000 }) : undefined
+const headers = { 'E2b-Sandbox-Id': sbx?.sandboxId, 'E2b-Sandbox-Port': '49983', 'X-Access-Token': sbx?.envdAccessToken }
+const interceptors = sbx ? [(next) => (req) => {
+  for (const [k, v] of Object.entries(headers)) if (v) req.header.set(k, v)
+  return next(req)
+}] : []
 const registry = createFileRegistry(fromBinary(FileDescriptorSetSchema, readFileSync(process.env.DESCRIPTORS)))
 const dir = process.env.WORK_DIR ?? `/tmp/G-connect-${process.pid}`
 const clients = {}
 for (const binary of [false, true]) {
-  const transport = createConnectTransport({ baseUrl: process.env.BASE_URL, httpVersion: '1.1', useBinaryFormat: binary })
+  const transport = createConnectTransport({ baseUrl: process.env.BASE_URL, httpVersion: '1.1', useBinaryFormat: binary, interceptors })
   clients[binary ? 'binary' : 'json'] = {
     process: createClient(registry.getService('process.Process'), transport),
     fs: createClient(registry.getService('filesystem.Filesystem'), transport),

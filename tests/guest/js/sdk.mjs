@@ -5,7 +5,8 @@ import { equal, ok, run, test, throws } from './check.mjs'
 
 const sdk = await import(process.env.SDK ?? 'e2b')
 const { Sandbox, FileType, FilesystemEventType } = sdk
-const sbx = await Sandbox.create({ debug: true })
+// TEMPLATE: a sandbox of its own on a running cluster (`cube env`), reached through its proxy.
+const sbx = process.env.TEMPLATE ? await Sandbox.create(process.env.TEMPLATE, { timeoutMs: 600000 }) : await Sandbox.create({ debug: true })
 const user = process.env.GUEST_USER ?? 'root'
 const dir = process.env.WORK_DIR ?? `/tmp/G-sdk-${process.pid}`
 const sha = (b) => createHash('sha256').update(b).digest('hex')
@@ -302,5 +303,7 @@ test('100 commands at 20 at a time, none lost', async () => {
 })
 
 test('cleanup', async () => { await sbx.files.remove(dir) })
+
+if (process.env.TEMPLATE) test('the sandbox ends', async () => { await sbx.kill() })
 
 await run(process.env.SUITE ?? 'guest sdk')

@@ -9,6 +9,7 @@ from e2b import AsyncSandbox, CommandExitException, FileType, NotFoundException,
 
 SUITE = os.environ.get("SUITE", "guest python")
 DIR = os.environ.get("WORK_DIR", f"/tmp/G-py-{os.getpid()}")
+TEMPLATE = os.environ.get("TEMPLATE")  # on a running cluster, through its proxy
 USER = os.environ.get("GUEST_USER", "root")
 
 
@@ -25,7 +26,7 @@ def equal(got, want, what="value"):
 
 class Sync:
     def __init__(self):
-        self.s = Sandbox.create(debug=True)
+        self.s = Sandbox.create(TEMPLATE, timeout=600) if TEMPLATE else Sandbox.create(debug=True)
 
     @check("run: output, exit status, environment, directory")
     def run(self):
@@ -133,7 +134,7 @@ class Sync:
 
 class Async:
     async def start(self):
-        self.s = await AsyncSandbox.create(debug=True)
+        self.s = await (AsyncSandbox.create(TEMPLATE, timeout=600) if TEMPLATE else AsyncSandbox.create(debug=True))
 
     @check("run and background")
     async def run(self):
