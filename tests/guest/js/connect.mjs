@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { createFileRegistry, fromBinary } from '@bufbuild/protobuf'
 import { FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt'
 import { Code, createClient } from '@connectrpc/connect'
-import { createConnectTransport } from '@connectrpc/connect-node'
+import { compressionGzip, createConnectTransport } from '@connectrpc/connect-node'
 import { equal, ok, run, test } from './check.mjs'
 
 // TEMPLATE: in a sandbox of a running cluster, through its proxy.
@@ -49,6 +49,26 @@ async function collect(stream) {
   }
   return r
 }
+
+for (const binary of [false, true])
+  test(`compressed requests, ${binary ? 'binary' : 'json'}`, async () => {
+    const transport = createConnectTransport({ baseUrl: process.env.BASE_URL, httpVersion: '1.1', useBinaryFormat: binary, interceptors,
+      sendCompression: compressionGzip, compressMinBytes: 0, acceptCompression: [compressionGzip] })
+    const c = { process: createClient(registry.getService('process.Process'), transport), fs: createClient(registry.getService('filesystem.Filesystem'), transport) }
+    equal((await c.fs.stat({ path: '/tmp' })).entry.name, 'tmp')
+    const it = c.process.start(sh('cat', { stdin: true }))[Symbol.asyncIterator]()
+    const pid = (await it.next()).value.event.event.value.pid
+    const data = 'packed\n'.repeat(4000)
+    async function* input() {
+      yield { event: { case: 'start', value: { process: { selector: { case: 'pid', value: pid } } } } }
+      yield { event: { case: 'data', value: { input: { input: { case: 'stdin', value: Buffer.from(data) } } } } }
+    }
+    await c.process.streamInput(input())
+    await c.process.closeStdin({ process: { selector: { case: 'pid', value: pid } } })
+    let out = ''
+    for (let e; (e = await it.next()) && !e.done && e.value.event.event.case === 'data';) out += text(e.value.event.event.value.output.value)
+    equal(out === data, true)
+  })
 
 for (const [name, c] of Object.entries(clients)) {
   test(`${name}: start, output, end`, async () => {
