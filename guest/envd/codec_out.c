@@ -137,6 +137,20 @@ static void put_key(struct msgw *w, const char *name)
     w->json.comma = false;
 }
 
+/* File names are bytes, but strings of protobuf must be UTF-8, or clients refuse the whole message: U+FFFD
+ * for what is not, as in JSON. */
+static void put_repaired(struct buf *b, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        size_t k = 1;
+        while (k <= 4 && i + k <= n && !utf8_valid(s + i, k))
+            k++;
+        bool bad = k > 4 || i + k > n;
+        buf_append(b, bad ? "\xef\xbf\xbd" : s + i, bad ? 3 : k);
+        i += bad ? 1 : k;
+    }
+}
+
 void msgw_str(struct msgw *w, const char *name, uint32_t num, const char *s)
 {
     if (w->codec == CODEC_JSON) {
@@ -156,7 +170,14 @@ void msgw_str(struct msgw *w, const char *name, uint32_t num, const char *s)
         w->json.comma = true;
         return;
     }
-    msgw_bytes(w, name, num, s, strlen(s));
+    size_t n = strlen(s);
+    if (utf8_valid(s, n)) {
+        msgw_bytes(w, name, num, s, n);
+        return;
+    }
+    _cleanup_buf_ struct buf b = {0};
+    put_repaired(&b, s, n);
+    msgw_bytes(w, name, num, b.data, b.len);
 }
 
 static void scalar(struct msgw *w, uint32_t num, uint64_t v)

@@ -45,7 +45,7 @@ struct download {
     struct stat st;
     enum encoding encoding;
     enum progress progress;
-    int status; /* 416: err.msg is the size; else of a refusal whose error is in err */
+    int status; /* 412; 416: err.msg is the size; 0: the refusal is in err */
     struct err err;
     struct buf out; /* head, content of unsized files, gzip chunks */
     size_t out_off;
@@ -164,12 +164,25 @@ static void disposition(const char *name, char *out, size_t cap)
         n += (size_t)snprintf(out + n, cap - n, "%%%02X", (unsigned char)*p);
 }
 
+/* We give out no entity tags, so only "*" matches (RFC 9110 §13.1). */
+static bool precondition_fails(struct download *d)
+{
+    const char *match = http_header(&d->c->req->http, "if-match");
+    const char *since = http_header(&d->c->req->http, "if-unmodified-since");
+    time_t t;
+    if (match)
+        return strcmp(match, "*") != 0;
+    return since && parse_http_date(since, &t) && d->st.st_mtime > t;
+}
+
 static bool not_modified(struct download *d)
 {
     const char *since = http_header(&d->c->req->http, "if-modified-since");
+    const char *none = http_header(&d->c->req->http, "if-none-match");
     time_t t;
-    return since && !http_header(&d->c->req->http, "if-none-match") && parse_http_date(since, &t) &&
-           d->st.st_mtime <= t;
+    if (none && !strcmp(none, "*"))
+        return true;
+    return since && !none && parse_http_date(since, &t) && d->st.st_mtime <= t;
 }
 
 static bool range_applies(struct download *d)
@@ -196,7 +209,7 @@ static void head_make(struct download *d)
     char extra[3000], disp[1500], when[64] = "", range[96] = "", sniff[512];
     const char *name = strrchr(d->path, '/') + 1, *h = http_header(&c->req->http, "range");
     _cleanup_buf_ struct buf content = {0};
-    uint64_t size = (uint64_t)d->st.st_size, from = 0, to;
+    uint64_t size = (uint64_t)d->st.st_size, from = 0, to = 0;
     struct tm tm;
     ssize_t n = pread(d->fd, sniff, sizeof(sniff), 0);
     if (!size && n > 0) {
@@ -208,6 +221,11 @@ static void head_make(struct download *d)
     disposition(name, disp, sizeof(disp));
     int status = 200, part = h && range_applies(d) ? range_parse(h, size, &from, &to) : 0;
     d->left = size;
+    if (precondition_fails(d)) {
+        d->progress = REFUSED;
+        d->status = 412;
+        return;
+    }
     if (part < 0) {
         d->progress = REFUSED;
         d->status = 416;
@@ -377,7 +395,9 @@ static void refused(struct download *d)
     struct conn *c = d->c;
     char extra[64];
     conn_attach(c);
-    if (d->status == 416) {
+    if (d->status == 412) {
+        conn_reply(c, 412, NULL, NULL, NULL, 0);
+    } else if (d->status == 416) {
         snprintf(extra, sizeof(extra), "Content-Range: bytes */%.20s\r\n", d->err.msg);
         conn_reply(c, 416, "text/plain; charset=utf-8", extra, "invalid range\n", 14);
     } else {

@@ -345,6 +345,8 @@ const char *http_reason(int status)
         return "Request Timeout";
     case 409:
         return "Conflict";
+    case 412:
+        return "Precondition Failed";
     case 413:
         return "Content Too Large";
     case 415:

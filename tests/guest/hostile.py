@@ -176,6 +176,11 @@ def ranges():
                               ("bytes=0-99999999999", 206, data)):
         s, body = request("GET", "/files?path=/tmp/cube-range", headers=[("Range", value)])
         assert s == want and (part is None or body == part), (value, s, len(body))
+    old, new = "Mon, 01 Jan 2001 00:00:00 GMT", "Fri, 01 Jan 2100 00:00:00 GMT"
+    for name, value, want in (("If-Modified-Since", new, 304), ("If-Modified-Since", old, 200), ("If-Unmodified-Since", old, 412), ("If-Unmodified-Since", new, 200),
+                              ("If-Match", "*", 200), ("If-Match", '"x"', 412), ("If-None-Match", "*", 304), ("If-None-Match", '"x"', 200), ("If-Modified-Since", "x", 200)):
+        assert request("GET", "/files?path=/tmp/cube-range", headers=[(name, value)])[0] == want, (name, value)
+    assert request("GET", "/files?path=/tmp/cube-range", headers=[("If-Range", old), ("Range", "bytes=0-0")])[0] == 200
     assert request("GET", "/files?path=/tmp/cube-range", headers=[("Accept-Encoding", "identity;q=0, br")])[0] == 406
     assert request("GET", "/files?path=/tmp")[0] == 400 and request("GET", "/files?path=/no/such")[0] == 404 and request("GET", "/files?path=/dev/zero")[0] == 400
     assert int(request("GET", "/files?path=/proc/sys/kernel/pid_max")[1]) > 0, "a file of /proc is empty"
@@ -388,7 +393,12 @@ def platform_options():
 
 def slow_reader():
     """A subscriber that does not read holds up neither memory nor others."""
-    msg = json.dumps({"process": {"cmd": "/bin/sh", "args": ["-c", "head -c 300000000 /dev/zero"]}}).encode()
+    for pty in ({}, {"pty": {"size": {"cols": 80, "rows": 24}}}):
+        unread_output({"process": {"cmd": "/bin/sh", "args": ["-c", "head -c 300000000 /dev/zero"]}, **pty})
+
+
+def unread_output(start):
+    msg = json.dumps(start).encode()
     s = socket.create_connection(("127.0.0.1", PORT))
     s.sendall(b"POST /process.Process/Start HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n" % (len(msg) + 5)
               + struct.pack(">BI", 0, len(msg)) + msg)

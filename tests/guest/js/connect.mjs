@@ -189,6 +189,12 @@ for (const [name, c] of Object.entries(clients)) {
     await fails(c.fs.stat({ path: dir }), Code.NotFound)
   })
 
+  test(`${name}: names that are not UTF-8 hide nobody else`, async () => {
+    await collect(c.process.start(sh(`mkdir -p ${dir}/names && cd ${dir}/names && : > "$(printf 'a\\377\\303(b')" && : > ok`)))
+    equal((await c.fs.listDir({ path: `${dir}/names` })).entries.map((e) => e.name), ['a\ufffd\ufffd(b', 'ok'])
+    await c.fs.remove({ path: `${dir}/names` })
+  })
+
   test(`${name}: polled watcher`, async () => {
     await c.fs.makeDir({ path: `${dir}/w` })
     const { watcherId } = await c.fs.createWatcher({ path: `${dir}/w`, recursive: true, includeEntry: true })
