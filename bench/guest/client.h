@@ -36,3 +36,7 @@ bool run(int fd, const char *const *argv, const char *want);
 
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 double now_ms(void);
+
+/** A child that copies files without envd (plain.c); returns its TCP port. It speaks as raw.c does. */
+int plain_start(void);
+void plain_end(void);
