@@ -17,6 +17,18 @@ SUITE="guest hostile" python3 tests/guest/hostile.py "$guest_port" "$guest_alone
 
 SUITE="guest secure" timeout 200 python3 tests/guest/secure.py "$guest_port" || echo "FAIL guest secure: ended with status $?"
 
+cat > "$guest_work/own" << 'END'
+#!/bin/sh
+exec setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs "$CUBE_ENVD" "$@"
+END
+chmod 755 "$guest_work" "$guest_work/own"
+install -m 755 "$CUBE_BUILD_DIR/guest/envd/cube-envd" "$guest_work/cube-envd" # where an ordinary user may look
+if CUBE_ENVD=$guest_work/cube-envd guest_alone "$guest_work/own"; then
+    SUITE="guest own user" timeout 60 python3 tests/guest/own_user.py "$guest_port" 65534 || echo "FAIL guest own user: ended with status $?"
+else
+    echo "FAIL guest own user: envd does not start: $(tail -n 1 "$guest_work/alone.log")"
+fi
+
 if [ -z "$(guest_kernel)" ] || [ ! -c /dev/kvm ]; then
     echo "SKIP guest vm: no guest kernel or no /dev/kvm"
     exit 0

@@ -107,40 +107,7 @@ def full_disk():
     shell("umount /tmp/cube-full; rmdir /tmp/cube-full")
 
 
-def large():
-    """256 MiB there and back, by length and in chunks."""
-    block = os.urandom(1 << 20)
-    n = 256
-    want = hashlib.sha256()
-    for i in range(n):
-        want.update(block[i:] + block[:i])
-    for chunked in (False, True):
-        c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
-        c.putrequest("POST", "/files?path=/tmp/cube-large")
-        c.putheader("Content-Type", "application/octet-stream")
-        c.putheader("X-Access-Token", TOKEN)
-        c.putheader(*(("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(n << 20))))
-        c.endheaders()
-        for i in range(n):
-            data = block[i:] + block[:i]
-            c.send(b"%x\r\n%s\r\n" % (len(data), data) if chunked else data)
-        if chunked:
-            c.send(b"0\r\n\r\n")
-        assert c.getresponse().status == 200
-        c.close()
-        got = hashlib.sha256()
-        c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
-        c.request("GET", "/files?path=/tmp/cube-large", headers={"X-Access-Token": TOKEN})
-        r = c.getresponse()
-        while part := r.read(1 << 20):
-            got.update(part)
-        c.close()
-        assert got.digest() == want.digest(), f"content differs (chunked: {chunked})"
-    os.unlink("/tmp/cube-large")
-
-
-for title, fn in (("variables, default user and directory by /init", variables), ("tokens", tokens), ("signatures", signatures), ("a full disk", full_disk),
-                  ("256 MiB there and back", large)):
+for title, fn in (("variables, default user and directory by /init", variables), ("tokens", tokens), ("signatures", signatures), ("a full disk", full_disk)):
     try:
         fn()
         print(f"PASS {SUITE}: {title}", flush=True)

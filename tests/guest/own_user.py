@@ -1,0 +1,53 @@
+"""cube-envd started by an ordinary user on a host: own_user.py PORT UID. It acts as that user, and says so when it is asked for more."""
+import base64
+import http.client
+import json
+import os
+import struct
+import sys
+
+PORT, UID = int(sys.argv[1]), sys.argv[2]
+SUITE = os.environ.get("SUITE", "guest own user")
+
+
+def call(method, path, body=b"", headers=None):
+    c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=20)
+    c.request(method, path, body, headers or {})
+    r = c.getresponse()
+    data = r.read()
+    c.close()
+    return r.status, data
+
+
+def start(script, user=None):
+    msg = json.dumps({"process": {"cmd": "/bin/sh", "args": ["-c", script]}}).encode()
+    headers = {"Content-Type": "application/connect+json"}
+    if user:
+        headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:".encode()).decode()
+    return call("POST", "/process.Process/Start", struct.pack(">BI", 0, len(msg)) + msg, headers)[1]
+
+
+def processes():
+    out = start("id -u; umask; echo $HOME")
+    assert base64.b64encode(f"{UID}\n".encode())[:6] in out and b'"exited":true' in out, out
+    out = start("id -u", "root")
+    assert b"permission_denied" in out and b"root" in out, out
+
+
+def files():
+    octet = {"Content-Type": "application/octet-stream"}
+    path = f"/tmp/cube-own-{os.getpid()}"
+    assert call("POST", f"/files?path={path}", b"mine", octet)[0] == 200 and os.stat(path).st_uid == int(UID)
+    assert call("POST", f"/files?path={path}", b"again", octet)[0] == 200 and call("GET", f"/files?path={path}")[1] == b"again"
+    assert call("GET", "/files?path=/etc/shadow")[0] == 403 and call("POST", "/files?path=/etc/cube-own", b"x", octet)[0] == 403
+    status, body = call("POST", "/filesystem.Filesystem/Remove", json.dumps({"path": path}).encode(), {"Content-Type": "application/json"})
+    assert status == 200 and not os.path.exists(path), body
+    assert json.loads(call("GET", "/metrics")[1])["root_fallbacks"] == 0
+
+
+for title, fn in (("processes", processes), ("files", files)):
+    try:
+        fn()
+        print(f"PASS {SUITE}: {title}", flush=True)
+    except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
+        print(f"FAIL {SUITE}: {title}: {type(e).__name__}: {e}".replace("\n", " "), flush=True)
