@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """`cube bench kernel`: what a guest costs on this host.
 
-  bench.py [kernel] [--vmm PATH] [--kernel PATH] [--root IMAGE] [--tools IMAGE] [--vcpus N] [--idle N] [--json]
+  bench.py [kernel] [--vmm PATH] [--kernel PATH] [--root IMAGE] [--tools IMAGE] [--vcpus N] [--boots N] [--idle N] [--cmdline WORDS] [--json]
 
 boot: from the start of cube-vmm to the first answer of the guest's PID 1 over vsock. syscall, page-fault, fork-exec, pipe,
-switch: measured in the guest by tests/kernel/guest/measure.c. idle-cpu-50-vms: processor time of 50 idle clones of one snapshot,
+switch: measured in the guest by tests/kernel/guest/measure.c. tcp-to-guest: one stream from a process here to one in the guest, over a TAP
+in a network namespace of its own. idle-cpu-50-vms: processor time of 50 idle clones of one snapshot,
 restored side by side, over ten seconds, in per cent of one core. --json prints the object of contracts/internal.md §12.
 """
 import argparse
+import ctypes
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +22,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tests", "kernel"))
 import vm  # noqa: E402
 
-BOOTS = 10
+STREAM_MB = 64  # of one sample of tcp-to-guest
+RECEIVER = """
+import socket
+s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(("10.7.0.2", 4000)); s.listen(1); print("ready", flush=True)
+room = bytearray(1 << 20)
+while True:
+    c, _ = s.accept()
+    while c.recv_into(room): pass
+    c.sendall(b"k"); c.close()
+"""
 
 
 def percentiles(metric, unit, samples):
@@ -36,10 +48,10 @@ def cpu_seconds(pid):
 
 def boots(options, disks, dir):
     samples = []
-    for n in range(BOOTS):
+    for n in range(options.boots):
         start = time.monotonic()
         with vm.Vm(options.vmm, os.path.join(dir, "boot%d" % n), options.memory, options.vcpus) as guest:
-            guest.boot(options.kernel, disks)
+            guest.boot(options.kernel, disks, vm.AGENT_CMDLINE + options.cmdline)
             guest.check("true")
             samples.append((time.monotonic() - start) * 1000)
     return percentiles("boot", "ms", samples)
@@ -49,13 +61,39 @@ def inside(options, disks, dir):
     """The operations measured in the guest, and a snapshot of it at rest."""
     results = []
     with vm.Vm(options.vmm, os.path.join(dir, "vm"), options.memory, options.vcpus) as guest:
-        guest.boot(options.kernel, disks)
+        guest.boot(options.kernel, disks, vm.AGENT_CMDLINE + options.cmdline)
         for line in guest.check("measure", 120).splitlines():
             name, unit, p50, p99, top, n = line.split()
             results.append({"metric": name, "unit": "µs" if unit == "us" else unit, "n": int(n), "p50": float(p50), "p99": float(p99),
                             "max": float(top)})
-        guest.snapshot(os.path.join(dir, "snap"))
+        if options.idle:
+            guest.snapshot(os.path.join(dir, "snap"))
     return results
+
+
+def stream(options, disks, dir):
+    """One TCP stream into the guest: MB/s, samples of STREAM_MB each."""
+    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000):  # CLONE_NEWNET
+        return []
+    net = vm.tap("tap0", "10.7.0.1/24")
+    if not net:
+        return []
+    samples, block = [], bytes(1 << 20)
+    with vm.Vm(options.vmm, os.path.join(dir, "stream"), options.memory, options.vcpus) as guest:
+        guest.boot(options.kernel, disks, vm.AGENT_CMDLINE + options.cmdline, net)
+        guest.check("ip addr add 10.7.0.2/24 dev eth0 && ip link set eth0 up && cat >/run/receiver.py <<'E'%sE\n"
+                    "mkfifo /run/ready; python3 /run/receiver.py >/run/ready 2>&1 </dev/null & read line </run/ready; [ \"$line\" = ready ]" % RECEIVER)
+        for n in range(8):
+            with socket.create_connection(("10.7.0.2", 4000), 30) as s:
+                start = time.monotonic()
+                for _ in range(STREAM_MB):
+                    s.sendall(block)
+                s.shutdown(socket.SHUT_WR)
+                if s.recv(1) != b"k":
+                    raise vm.VmError("the receiver in the guest ended")
+                if n:  # the first one grows windows and faults buffers in
+                    samples.append(STREAM_MB * 1.048576 / (time.monotonic() - start))
+    return [percentiles("tcp-to-guest", "MB/s", samples)]
 
 
 def idle(options, disks, dir):
@@ -93,6 +131,8 @@ def main():
     p.add_argument("--root")
     p.add_argument("--vcpus", type=int, default=1)
     p.add_argument("--memory", type=int, default=256, help="MiB")
+    p.add_argument("--boots", type=int, default=10, help="boots to measure")
+    p.add_argument("--cmdline", default="", type=lambda s: " " + s if s else "", help="more kernel command line")
     p.add_argument("--idle", type=int, default=50, help="idle VMs")
     p.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = p.parse_args()
@@ -101,10 +141,11 @@ def main():
     disks = [(options.root, False), (options.tools, True)]
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="cube-bench-kernel-") as dir:
-        results = [boots(options, disks, dir)]
+        results = [boots(options, disks, dir)] if options.boots else []
         results += inside(options, disks, dir)
         if options.idle:
             results.append(idle(options, disks, dir))
+        results += stream(options, disks, dir)  # last: it leaves the network namespace
         with vm.Vm(options.vmm, os.path.join(dir, "kind"), options.memory, options.vcpus) as guest:
             kind = guest.kind()
     busy = load > os.cpu_count() / 2

@@ -239,6 +239,18 @@ void blk_attach(struct blk *b, struct layer *disk, const char *serial, uint64_t 
     bucket_init(&b->ops, ops_per_s, 64, now);
 }
 
+int blk_grow(struct blk *b, uint64_t disk_bytes, struct err *e)
+{
+    pthread_mutex_lock(&b->dev.lock);
+    int rc = layer_grow(&b->disk, disk_bytes, e);
+    if (rc == 0) {
+        b->config.capacity = b->disk.disk_bytes / 512;
+        virtio_config_changed(&b->dev);
+    }
+    pthread_mutex_unlock(&b->dev.lock);
+    return rc;
+}
+
 void blk_free(struct blk *b)
 {
     worker_unwatch(b->worker, &b->kick);

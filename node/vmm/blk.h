@@ -26,4 +26,7 @@ int blk_init(struct blk *b, const struct guest_mem *mem, struct worker *w, struc
  * limit. */
 void blk_attach(struct blk *b, struct layer *disk, const char *serial, uint64_t bytes_per_s,
                 uint64_t ops_per_s);
+
+/** Makes the disk longer and tells the guest. Any thread. */
+int blk_grow(struct blk *b, uint64_t disk_bytes, struct err *e);
 void blk_free(struct blk *b);

@@ -3,6 +3,7 @@
 #include "node/vmm/control.h"
 
 #include "lib/base/log.h"
+#include "node/vmm/late.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -185,6 +186,8 @@ static int dispatch(struct control *c, const Request *q, struct control_fds *fds
             return -1;
         vm_go(vm);
         return 0;
+    case CUBE__VMM__V1__REQUEST__OP_RESIZE:
+        return require(vm, true, e) < 0 ? -1 : op_resize(vm, q->resize, e);
     case CUBE__VMM__V1__REQUEST__OP_SHUTDOWN:
         c->quit = true;
         return 0;
@@ -264,14 +267,20 @@ int control_serve(struct vm *vm, int listen_fd)
     struct control c = {.vm = vm, .listen_fd = listen_fd, .client = -1};
 
     while (!c.quit) {
-        struct pollfd p[] = {{vm->end_fd, POLLIN, 0}, {listen_fd, POLLIN, 0}, {c.client, POLLIN, 0}};
+        struct pollfd p[] = {{vm->end_fd, POLLIN, 0},
+                             {listen_fd, POLLIN, 0},
+                             {c.client, POLLIN, 0},
+                             {vm->vsock.late_fd, POLLIN, 0}};
 
-        if (poll(p, 3, -1) < 0)
+        if (poll(p, 4, -1) < 0)
             continue;
         if (p[0].revents) {
             exit_event(&c);
             break;
         }
+        uint64_t times;
+        if (p[3].revents && read(vm->vsock.late_fd, &times, sizeof times) > 0)
+            late_report(vm);
         if (c.client >= 0 && p[2].revents)
             client_read(&c);
         if (!c.quit && p[1].revents) {

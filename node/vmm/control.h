@@ -34,6 +34,7 @@ void op_restore_after(struct vm *vm);
 int op_snapshot(struct vm *vm, const Cube__Vmm__V1__Snapshot *s, struct control_fds *fds,
                 Cube__Vmm__V1__SnapshotDone *out, struct err *e);
 int op_working_set(struct vm *vm, const Cube__Vmm__V1__WorkingSet *w, struct control_fds *fds, struct err *e);
+int op_resize(struct vm *vm, const Cube__Vmm__V1__Resize *r, struct err *e);
 void op_stats(struct vm *vm, Cube__Vmm__V1__Stats *out);
 
 /** Devices and sizes of a guest, the same for boot and restore: opens disks, attaches sockets, TAP and

@@ -89,6 +89,11 @@ static uint32_t header_crc(const struct layer_header *h)
     return crc32c(0, h, offsetof(struct layer_header, crc));
 }
 
+static uint64_t data_offset(uint64_t nchunks)
+{
+    return (HEADER_BYTES + (nchunks + 7) / 8 + LAYER_CHUNK - 1) & ~(uint64_t)(LAYER_CHUNK - 1);
+}
+
 static int layer_create(struct layer *l, const char *parent, struct err *e)
 {
     struct layer_header h = {.magic = LAYER_MAGIC,
@@ -131,7 +136,7 @@ static int layer_attach(struct layer *l, const char *parent, struct err *e)
         return err_sys(e, ERR_INTERNAL, "stat of the disk layer");
     uint64_t bitmap_bytes = (l->nchunks + 7) / 8;
     l->bitmap_off = HEADER_BYTES;
-    l->data_off = (HEADER_BYTES + bitmap_bytes + LAYER_CHUNK - 1) & ~(uint64_t)(LAYER_CHUNK - 1);
+    l->data_off = data_offset(l->nchunks);
     l->bitmap = calloc(1, bitmap_bytes);
     if (!l->bitmap)
         return err_set(e, ERR_INTERNAL, "disk layer: out of memory");
@@ -165,6 +170,50 @@ int layer_open(struct layer *l, int base_fd, int layer_fd, uint64_t disk_bytes, 
                        (unsigned long long)disk_bytes, (unsigned long long)l->base_bytes);
     l->nchunks = (disk_bytes + LAYER_CHUNK - 1) >> LAYER_CHUNK_SHIFT;
     return layer_fd < 0 ? 0 : layer_attach(l, parent ? parent : "", e);
+}
+
+/* The file grows before the header says so: whenever this is cut short, the layer on disk is a whole one. */
+static int layer_file_grow(struct layer *l, uint64_t disk_bytes, uint64_t nchunks, struct err *e)
+{
+    uint64_t bitmap_bytes = (nchunks + 7) / 8, old = (l->nchunks + 7) / 8;
+    struct layer_header h;
+
+    if (data_offset(nchunks) != l->data_off)
+        return err_set(e, ERR_UNSUPPORTED, "disk layer: cannot grow to %llu bytes in place",
+                       (unsigned long long)disk_bytes);
+    uint8_t *bitmap = calloc(1, bitmap_bytes);
+    if (!bitmap)
+        return err_set(e, ERR_INTERNAL, "disk layer: out of memory");
+    if (pread(l->fd, &h, sizeof h, 0) != (ssize_t)sizeof h ||
+        ftruncate(l->fd, (off_t)(l->data_off + (nchunks << LAYER_CHUNK_SHIFT))) < 0) {
+        free(bitmap);
+        return err_sys(e, ERR_INTERNAL, "grow the disk layer");
+    }
+    h.disk_bytes = disk_bytes;
+    h.bitmap_bytes = bitmap_bytes;
+    h.crc = header_crc(&h);
+    if (pwrite(l->fd, &h, sizeof h, 0) != (ssize_t)sizeof h) {
+        free(bitmap);
+        return err_sys(e, ERR_INTERNAL, "write the header of the disk layer");
+    }
+    memcpy(bitmap, l->bitmap, old);
+    free(l->bitmap);
+    l->bitmap = bitmap;
+    return 0;
+}
+
+int layer_grow(struct layer *l, uint64_t disk_bytes, struct err *e)
+{
+    uint64_t nchunks = (disk_bytes + LAYER_CHUNK - 1) >> LAYER_CHUNK_SHIFT;
+
+    if (disk_bytes % 512 || disk_bytes < l->disk_bytes || disk_bytes > LAYER_DISK_MAX)
+        return err_set(e, ERR_INVALID, "a disk of %llu bytes cannot become one of %llu",
+                       (unsigned long long)l->disk_bytes, (unsigned long long)disk_bytes);
+    if (l->fd >= 0 && layer_file_grow(l, disk_bytes, nchunks, e) < 0)
+        return -1;
+    l->disk_bytes = disk_bytes;
+    l->nchunks = nchunks;
+    return 0;
 }
 
 void layer_close(struct layer *l)

@@ -45,6 +45,10 @@ int layer_open(struct layer *l, int base_fd, int layer_fd, uint64_t disk_bytes, 
                struct err *e);
 void layer_close(struct layer *l);
 
+/** Makes the disk `disk_bytes` long (a multiple of 512, not less than now); what is new reads as zeros. A
+ * layer keeps its place for data, so it can grow as far as its bitmap's first 60 KiB reach: to 30 GiB. */
+int layer_grow(struct layer *l, uint64_t disk_bytes, struct err *e);
+
 /** Transfer `len` bytes at byte `off` of the disk; the range was checked by the caller. Return 0 or -errno.
  */
 int layer_read(struct layer *l, uint64_t off, uint64_t len, const struct iovec *iov, unsigned n);

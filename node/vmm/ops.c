@@ -100,6 +100,13 @@ int op_boot(struct vm *vm, const Cube__Vmm__V1__Boot *b, struct control_fds *fds
     return 0;
 }
 
+int op_resize(struct vm *vm, const Cube__Vmm__V1__Resize *r, struct err *e)
+{
+    if (r->disk > 1 || !vm->present[SLOT_ROOT + r->disk])
+        return err_set(e, ERR_INVALID, "the guest has no disk %u", r->disk);
+    return blk_grow(&vm->disk[r->disk], r->size_bytes, e);
+}
+
 void op_stats(struct vm *vm, Cube__Vmm__V1__Stats *s)
 {
     struct rusage u;

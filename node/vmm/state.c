@@ -15,6 +15,7 @@
 #define MSR_TSC_ADJUST 0x3bu
 #define MSR_TSC_DEADLINE 0x6e0u
 #define MSRS_MAX 1100
+#define TSC_TOLERANCE_PPM 1000 /* two calibrations of one clock differ by less */
 
 struct vcpu_state {
     struct kvm_regs regs;
@@ -243,6 +244,24 @@ static uint64_t deadline_move(const struct vm *vm, uint64_t deadline, uint64_t s
     return deadline > saved_tsc ? now + (deadline - saved_tsc) : now;
 }
 
+/* A guest counts its timers in the TSC whose frequency it found when it booted. Hardware can scale it; on a
+ * PVM-kind host the guest sees the host's own, and timers would run fast or slow: such a snapshot is refused. */
+static int tsc_fit(struct vm *vm, uint32_t saved_khz, struct err *e)
+{
+    uint32_t here = vm->tsc_khz, off = here > saved_khz ? here - saved_khz : saved_khz - here;
+    bool scaled = vm->kind == KVM_HARDWARE;
+
+    if (!here || !saved_khz || (uint64_t)off * 1000000 <= (uint64_t)saved_khz * TSC_TOLERANCE_PPM)
+        return 0;
+    for (unsigned i = 0; scaled && i < vm->nvcpus; i++)
+        scaled = ioctl(vm->vcpu[i].fd, KVM_SET_TSC_KHZ, (unsigned long)saved_khz) == 0;
+    if (scaled)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "snapshot was made at a TSC of %u kHz, this host has %u kHz and cannot scale it",
+                   saved_khz, here);
+}
+
 static int vcpu_load_start(struct vcpu *v, struct vcpu_state *s, struct kvm_msr_entry *msrs, unsigned n,
                            struct err *e)
 {
@@ -343,6 +362,8 @@ int state_load(struct vm *vm, const void *data, size_t n, int64_t *vcpu_us, stru
     struct state_header h;
 
     memcpy(&h, data, sizeof h);
+    if (tsc_fit(vm, h.tsc_khz, e) < 0)
+        return -1;
     for (unsigned i = 0; i < vm->nvcpus; i++) {
         struct vcpu_state *s = &cpus[i];
         if (!take(&c, s, sizeof *s) || s->nmsrs > MSRS_MAX || !take(&c, msrs, s->nmsrs * sizeof msrs[0]))

@@ -62,6 +62,18 @@ bool virtq_pending(const struct virtq *q)
     return q->ready && !q->broken && load16(q->avail_p + 2) != q->next_avail;
 }
 
+bool virtq_look(const struct virtq *q, struct virtq_view *out)
+{
+    if (!q->ready || q->broken)
+        return false;
+    *out = (struct virtq_view){.avail = load16(q->avail_p + 2),
+                               .taken = q->next_avail,
+                               .used = q->next_used,
+                               .used_event = load16(q->avail_p + 4 + 2 * q->size),
+                               .avail_event = load16(q->used_p + 4 + 8 * q->size)};
+    return true;
+}
+
 static bool chain_add(struct virtq *q, struct virtq_chain *c, const struct vring_desc *d)
 {
     bool in = d->flags & VRING_DESC_F_WRITE;

@@ -72,6 +72,14 @@ bool virtq_should_interrupt(struct virtq *q);
  */
 void virtq_mark_config(struct virtq *q, bool changed);
 
+struct virtq_view {
+    uint16_t avail, taken, used;      /* free-running indices: the driver's, ours, ours */
+    uint16_t used_event, avail_event; /* entries after which driver and device want to hear from the other */
+};
+
+/** Where both sides of a queue stand, for the log. False when the queue is not in use. */
+bool virtq_look(const struct virtq *q, struct virtq_view *out);
+
 /** Asks for a kick at the next entry; returns true when there is one already (take it instead of waiting). */
 bool virtq_want_kick(struct virtq *q);
 

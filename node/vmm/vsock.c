@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -449,6 +450,9 @@ int vsock_init(struct vsock *v, const struct guest_mem *mem, struct worker *w, s
     v->worker = w;
     v->ctl.fd = v->in.fd = -1;
     v->config.guest_cid = VSOCK_CID_GUEST;
+    v->late_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (v->late_fd < 0)
+        return err_sys(e, ERR_INTERNAL, "set up the vsock device");
     random_bytes(&v->port_epoch, sizeof v->port_epoch);
     if (virtio_init(&v->dev, &vsock_ops, mem, 3, QUEUE_SIZE, 0, e) < 0)
         return -1;
@@ -480,6 +484,7 @@ void vsock_free(struct vsock *v)
         worker_unwatch(v->worker, &v->kick[i]);
     worker_unwatch(v->worker, &v->timer);
     close(v->timer.fd);
+    close(v->late_fd);
     if (v->ctl.fd >= 0)
         close(v->ctl.fd);
     if (v->in.fd >= 0)

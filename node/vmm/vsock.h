@@ -18,6 +18,10 @@
 #define VSOCK_PORT_GATEWAY 2u
 #define VSOCK_PORT_ENVD 49983u
 
+/* A guest's kernel answers a REQUEST by itself; when it takes longer than this, somebody should look (late.h). */
+#define VSOCK_LATE_US 1000000
+#define VSOCK_LATE_PAUSE_US 10000000 /* between two looks */
+
 /* First byte that the relay reads (internal.md §5). */
 #define VSOCK_STATUS_OK 0
 #define VSOCK_STATUS_NOT_READY 4
@@ -43,7 +47,9 @@ struct vsock_conn {
     enum vsock_state state;
     uint32_t host_port, guest_port;
     uint32_t say;
-    int64_t since_us;    /* of the present state */
+    int64_t since_us;    /* of the accept */
+    int64_t asked_us;    /* of the last REQUEST, or its being due */
+    bool late;           /* not answered within VSOCK_LATE_US */
     int64_t retry_at_us; /* ctl: when to send REQUEST again; 0 = not waiting */
     bool readable, host_eof, host_gone, guest_wont_send, guest_wont_receive, shut_sent, wr_closed;
     uint8_t prefix[2]; /* gateway: the port, sent to the guest before anything else */
@@ -75,6 +81,9 @@ struct vsock {
     struct vsock_conn *ready_head, *ready_tail; /* connections with something to tell or send to the guest */
     struct vsock_ports resets[VSOCK_CONNS_MAX + 64]; /* RSTs to send, oldest first */
     unsigned nresets;
+    int late_fd; /* eventfd: tells the control thread that `late_port` does not answer */
+    uint32_t late_port;
+    int64_t late_next_us; /* no look before */
     uint64_t to_guest_bytes, from_guest_bytes;
 };
 

@@ -4,6 +4,7 @@
 #include "node/vmm/vsock.h"
 
 #include "lib/base/clock.h"
+#include "lib/base/log.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -102,8 +103,35 @@ static void status_send(struct vsock_conn *c, uint8_t status)
         (void)!send(c->io.fd, &status, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/* The answer came, or will not be waited for any more. */
+static void late_end(struct vsock_conn *c, const char *how)
+{
+    if (c->late)
+        log_warn("late: guest port %u %s after %lld ms", c->guest_port, how,
+                 (long long)(clock_mono_us() - c->asked_us) / 1000);
+    c->late = false;
+}
+
+/* Time in which the device thread stood still (the guest was frozen) does not count. */
+static void late_check(struct vsock_conn *c, int64_t now)
+{
+    struct vsock *v = c->v;
+    int64_t from = c->asked_us > v->worker->resumed_us ? c->asked_us : v->worker->resumed_us;
+    uint64_t one = 1;
+
+    if (c->late || now - from < VSOCK_LATE_US)
+        return;
+    c->late = true;
+    if (now < v->late_next_us)
+        return;
+    v->late_next_us = now + VSOCK_LATE_PAUSE_US;
+    v->late_port = c->guest_port;
+    (void)!write(v->late_fd, &one, sizeof one);
+}
+
 static void connect_start(struct vsock_conn *c, uint32_t guest_port)
 {
+    c->asked_us = clock_mono_us();
     c->guest_port = guest_port;
     c->state = VSOCK_CONNECTING;
     c->say |= VSOCK_SAY_REQUEST;
@@ -112,6 +140,7 @@ static void connect_start(struct vsock_conn *c, uint32_t guest_port)
 
 void vsock_conn_opened(struct vsock_conn *c)
 {
+    late_end(c, "answered");
     c->state = VSOCK_OPEN;
     c->retry_at_us = 0;
     if (c->guest_port == VSOCK_PORT_ENVD)
@@ -121,6 +150,7 @@ void vsock_conn_opened(struct vsock_conn *c)
 
 void vsock_conn_refused(struct vsock_conn *c)
 {
+    late_end(c, "refused");
     if (c->state == VSOCK_CONNECTING && c->kind == VSOCK_CTL && !c->host_gone &&
         clock_mono_us() - c->since_us < CTL_GIVE_UP_US) {
         c->retry_at_us = clock_mono_us() + CTL_RETRY_US;
@@ -381,8 +411,11 @@ void vsock_tick(struct vsock *v)
         if (!c || (c->state != VSOCK_CONNECTING && c->state != VSOCK_PORT_WANTED))
             continue;
         waiting++;
+        if (c->state == VSOCK_CONNECTING && !c->retry_at_us)
+            late_check(c, now);
         if (c->kind == VSOCK_IN && now - c->since_us > CONNECT_MAX_US) {
             status_send(c, VSOCK_STATUS_NOT_READY);
+            late_end(c, "was given up");
             if (c->state == VSOCK_CONNECTING)
                 vsock_conn_reset(c);
             else

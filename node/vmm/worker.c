@@ -2,6 +2,8 @@
  * guest RAM. */
 #include "node/vmm/worker.h"
 
+#include "lib/base/clock.h"
+
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -66,6 +68,7 @@ static void stand_still(struct worker *w)
     while (atomic_load(&w->stop_wanted))
         pthread_cond_wait(&w->gate_changed, &w->gate);
     w->parked = false;
+    w->resumed_us = clock_mono_us();
     pthread_mutex_unlock(&w->gate);
 }
 

@@ -25,6 +25,7 @@ struct worker {
     pthread_mutex_t gate;
     pthread_cond_t gate_changed;
     bool parked;
+    int64_t resumed_us; /* the thread's own: when it last went on (clock_mono_us); 0 = never stood still */
     void (*on_start)(void); /* run first in the thread: its seccomp filter; may be NULL */
 };
 

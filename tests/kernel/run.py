@@ -9,6 +9,7 @@ random moments, each restored in a new process (the old one is killed) and compa
 import argparse
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -79,6 +80,89 @@ def snapshot_cycle(options, guest, dir):
     return 0, ""
 
 
+def disk_grows(options, old, dir):
+    """The configuration-change interrupt, which comes without a status read on a PVM-kind host: twice, then the new room is used."""
+    with booted(options, os.path.join(dir, "vm-grows"), old.vcpus) as guest:
+        return grow_twice(guest)
+
+
+def grow_twice(guest):
+    size = int(guest.check("cat /sys/block/vda/size")) * 512
+    for more in (64 << 20, 96 << 20):
+        guest.grow(0, size + more)
+        guest.check("for i in $(seq 300); do [ $(cat /sys/block/vda/size) = %d ] && exit 0; sleep 0.1; done; cat /sys/block/vda/size; exit 1"
+                    % ((size + more) // 512))
+    for wrong in (size, size + (96 << 20) + 100):
+        try:
+            guest.grow(0, wrong)
+            return 1, "a disk of %d bytes became one of %d" % (size + (96 << 20), wrong)
+        except vm.VmError as e:
+            if "cannot become" not in str(e):
+                raise
+    guest.check("resize2fs /dev/vda >/dev/null 2>&1 && [ $(stat -f -c %b /) -gt 0 ] && dd if=/dev/urandom of=/var/tmp/new bs=1M count=8 conv=fsync "
+                "status=none && a=$(sha256sum </var/tmp/new) && echo 3 >/proc/sys/vm/drop_caches && [ \"$a\" = \"$(sha256sum </var/tmp/new)\" ]")
+    last = (size + (96 << 20)) // 4096 - 1
+    return guest.run("[ $(dumpe2fs -h /dev/vda 2>/dev/null | sed -n 's/^Block count: *//p') = %d ]" % (last + 1))
+
+
+def late_answer(options, guest, dir):
+    """A real-time process keeps each vCPU for three seconds: the VMM must say that the guest did not answer, and what it saw."""
+    guest.check("echo -1 >/proc/sys/kernel/sched_rt_runtime_us; for cpu in $(seq 0 $(($(nproc) - 1))); do "
+                "(sleep 0.3; ulimit -t 3; exec taskset -c $cpu chrt -f 50 sh -c 'while :; do :; done') </dev/null >/dev/null 2>&1 & done")
+    deadline = time.monotonic() + 30
+    while "has not answered" not in guest.vmm_log():
+        if time.monotonic() > deadline:
+            return 1, "nothing in the VMM's log"
+        guest.check("@ping")
+        time.sleep(0.05)
+    guest.check("@ping")
+    log = guest.vmm_log()
+    for part in ("late: guest port 1 has not answered for 1000 ms", "late: vCPU %d rip 0x" % (guest.vcpus - 1), "LAPIC irr [", "isr [", "late: IOAPIC irr 0x",
+                 "vsock pin", "late: device vsock status 0xf", "queue 0 offered", "late: device blk", "answered after"):
+        if part not in log:
+            return 1, "the log lacks %r: %s" % (part, log[-1500:])
+    return 0, [line for line in log.splitlines() if "answered after" in line][-1]
+
+
+def clock_runs(guest):
+    """The guest's monotonic clock against the host's, over some seconds: (guest's, least and most of the host's)."""
+    def read():
+        before = time.monotonic()
+        value = float(guest.check("python3 -c 'import time; print(time.clock_gettime(time.CLOCK_MONOTONIC))'"))
+        return before, value, time.monotonic()
+    a = read()
+    guest.check("sleep 2")
+    b = read()
+    return b[1] - a[1], b[0] - a[2], b[2] - a[0]
+
+
+def clocks_after_restore(options, guest, dir):
+    """Time goes on at its own pace in a restored guest, and a snapshot of a host with another TSC frequency is refused."""
+    snap = os.path.join(dir, "snap")  # of snapshot_cycle
+    disks = [(options.root, False), (options.tools, True)]
+    with vm.Vm(options.vmm, os.path.join(dir, "clock"), options.memory, guest.vcpus) as clone:
+        clone.restore(snap, disks)
+        took, least, most = clock_runs(clone)
+        if not least - 0.005 <= took <= most + 0.005:
+            return 1, "the guest's clock went on by %.3f s in %.3f to %.3f s" % (took, least, most)
+        kind = clone.kind()
+    for factor, refused in ((1.0004, False), (1.25, True)):
+        copy = os.path.join(dir, "other-host")
+        shutil.copytree(snap, copy)
+        vm.fake_tsc(copy, factor)
+        with vm.Vm(options.vmm, os.path.join(dir, "other%s" % refused), options.memory, guest.vcpus) as clone:
+            try:
+                clone.restore(copy, disks)
+                clone.check("true")
+                if refused and kind == "pvm":
+                    return 1, "a snapshot of a TSC 25 % faster was restored"
+            except vm.VmError as e:
+                if not refused or "kHz and cannot scale" not in str(e):
+                    return 1, str(e)
+        vm.remove(copy)
+    return 0, "%.3f s in %.3f to %.3f s" % (took, least, most)
+
+
 def tests(options):
     for vcpus in options.vcpus:
         label = "%dcpu" % vcpus
@@ -101,13 +185,16 @@ def tests(options):
                         print(guest.console()[-3000:])
                         guest.kill()
                         guest = booted(options, os.path.join(dir, "vm-after-" + name), vcpus)
-                if not options.only or "snapshot" in options.only:
+                for name, test in (("late-answer", late_answer), ("snapshot", snapshot_cycle), ("clock-after-restore", clocks_after_restore),
+                                   ("disk-grows", disk_grows)):
+                    if options.only and name not in options.only:
+                        continue
                     start = time.monotonic()
                     try:
-                        status, why = snapshot_cycle(options, guest, dir)
+                        status, why = test(options, guest, dir)
                     except (vm.VmError, OSError, ValueError) as e:
                         status, why = -1, str(e)
-                    report("%s/snapshot" % label, status, why, time.monotonic() - start)
+                    report("%s/%s" % (label, name), status, why, time.monotonic() - start)
                 guest.kill()
 
 

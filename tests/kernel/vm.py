@@ -4,6 +4,7 @@ Speaks the node's side of proto/vmm.proto with a hand-written encoder, so that i
 emulated machine of tests/svm). Paths are given by the caller; every file it makes is below the directory of the Vm.
 """
 import array
+import fcntl
 import os
 import select
 import shutil
@@ -206,6 +207,10 @@ class Vm:
             f.close()
         return parse(reply.get(5, b""))
 
+    def grow(self, disk, size):
+        """Makes a disk longer under the running guest."""
+        self._request(11, message((1, disk), (2, size)))
+
     def connect(self, timeout=60):
         s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         s.settimeout(timeout)
@@ -248,6 +253,10 @@ class Vm:
             raise VmError("%r ended with %d: %s" % (command, status, out[-2000:]))
         return out
 
+    def vmm_log(self):
+        with open(os.path.join(self.dir, "vmm.log"), "rb") as f:
+            return f.read().decode(errors="replace")
+
     def console(self):
         try:
             with open(os.path.join(self.dir, "console"), "rb") as f:
@@ -267,6 +276,40 @@ class Vm:
 
     def __exit__(self, *_):
         self.kill()
+
+
+def tap(name, address):
+    """A TAP device with an address (CIDR) on this side, or None where there is no tun driver."""
+    try:
+        f = open("/dev/net/tun", "r+b", buffering=0)
+    except OSError:
+        return None
+    flags = 0x0002 | 0x1000 | 0x4000  # IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
+    fcntl.ioctl(f, 0x400454CA, struct.pack("16sH22x", name.encode(), flags))
+    fcntl.ioctl(f, 0x400454D8, struct.pack("i", 12))  # TUNSETVNETHDRSZ
+    subprocess.run("ip addr add %s dev %s && ip link set %s up" % (address, name, name), shell=True, check=True)
+    return f
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+def fake_tsc(snap, factor):
+    """Rewrites the state file of a snapshot (node/vmm/state.h) as if a host with another TSC frequency had made it."""
+    path = os.path.join(snap, "state")
+    with open(path, "r+b") as f:
+        header = bytearray(f.read(88))
+        khz = struct.unpack_from("<I", header, 28)[0]
+        struct.pack_into("<I", header, 28, int(khz * factor))
+        struct.pack_into("<I", header, 84, crc32c(header[:84]))
+        f.seek(0)
+        f.write(header)
 
 
 def remove(path):

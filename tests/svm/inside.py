@@ -1,8 +1,5 @@
 """Runs in the emulated machine of tests/svm/run.sh: cube-vmm on kvm_amd, with one and two vCPUs."""
-import fcntl
 import os
-import struct
-import subprocess
 import sys
 import time
 
@@ -19,19 +16,6 @@ def report(name, ok, detail=""):
     global failed
     failed += not ok
     print("%s svm/%s%s" % ("PASS" if ok else "FAIL", name, (": " if not ok else " ") + str(detail)[-1500:].replace("\n", " | ")), flush=True)
-
-
-def tap(name):
-    """A TAP device with an address on the outer side, or None where there is no tun driver."""
-    try:
-        f = open("/dev/net/tun", "r+b", buffering=0)
-    except OSError:
-        return None
-    flags = 0x0002 | 0x1000 | 0x4000  # IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
-    fcntl.ioctl(f, 0x400454CA, struct.pack("16sH22x", name.encode(), flags))
-    fcntl.ioctl(f, 0x400454D8, struct.pack("i", 12))  # TUNSETVNETHDRSZ
-    subprocess.run("ip addr add 10.7.0.1/24 dev %s && ip link set %s up" % (name, name), shell=True, check=True)
-    return f
 
 
 def devices(guest):
@@ -56,7 +40,7 @@ def main():
     for vcpus in (1, 2):
         label = "%dcpu" % vcpus
         start = time.monotonic()
-        net = tap("tap%d" % vcpus) if vcpus == 1 else None
+        net = vm.tap("tap1", "10.7.0.1/24") if vcpus == 1 else None
         guest = vm.Vm(VMM, "/run/vm%d" % vcpus, 128, vcpus)
         with guest:
             if vcpus == 1:

@@ -235,6 +235,43 @@ static void test_rate(void **state)
     assert_true(passed > 50 && passed <= 100 + 1000 * seconds + 20);
 }
 
+/* The disk grows under a running driver: old data stays, new room reads as zeros and keeps what is written, the
+ * driver is told, and the layer opens again with the new size only. */
+static void test_grow(void **state)
+{
+    const uint64_t grown = DISK + 10ull * LAYER_CHUNK;
+    uint8_t data[512] = {7}, got[512];
+    struct err e = {0};
+    struct layer l;
+    uint32_t generation = driver_read(&f.d, VIRTIO_MMIO_CONFIG_GENERATION);
+
+    memset(f.model + 512, 9, 512);
+    assert_int_equal(request(VIRTIO_BLK_T_OUT, 1, f.model + 512, 512, 1), VIRTIO_BLK_S_OK);
+    assert_int_equal(blk_grow(&f.b, DISK - 512, &e), -1);
+    assert_int_equal(blk_grow(&f.b, grown + 1, &e), -1);
+    assert_int_equal(blk_grow(&f.b, 40ull << 30, &e), -1); /* its bitmap would reach into the data */
+    assert_int_equal(driver_read(&f.d, VIRTIO_MMIO_CONFIG_GENERATION), generation);
+    assert_int_equal(request(VIRTIO_BLK_T_IN, DISK / 512, got, 512, 1), VIRTIO_BLK_S_IOERR);
+
+    assert_int_equal(blk_grow(&f.b, grown, &e), 0);
+    assert_int_equal(f.b.config.capacity, grown / 512);
+    assert_int_not_equal(driver_read(&f.d, VIRTIO_MMIO_CONFIG_GENERATION), generation);
+    assert_true(driver_read(&f.d, VIRTIO_MMIO_INTERRUPT_STATUS) & VIRTIO_MMIO_INT_CONFIG);
+    check_all();
+    assert_int_equal(request(VIRTIO_BLK_T_IN, grown / 512 - 1, got, 512, 1), VIRTIO_BLK_S_OK);
+    assert_memory_equal(got, (uint8_t[512]){0}, 512);
+    assert_int_equal(request(VIRTIO_BLK_T_OUT, grown / 512 - 1, data, 512, 1), VIRTIO_BLK_S_OK);
+    assert_int_equal(request(VIRTIO_BLK_T_FLUSH, 0, NULL, 0, 1), VIRTIO_BLK_S_OK);
+
+    assert_int_equal(layer_open(&l, dup(f.base), dup(f.layer), DISK, "base-1", &e), -1);
+    layer_close(&l);
+    assert_int_equal(layer_open(&l, dup(f.base), dup(f.layer), grown, "base-1", &e), 0);
+    struct iovec iov = {got, sizeof got};
+    assert_int_equal(layer_read(&l, grown - 512, 512, &iov, 1), 0);
+    assert_memory_equal(got, data, 512);
+    layer_close(&l);
+}
+
 static void test_read_only(void **state)
 {
     struct layer l;
@@ -261,6 +298,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged_layer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rate, setup, teardown),
         cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_grow, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
