@@ -148,7 +148,12 @@ def clocks_after_restore(options, guest, dir):
         kind = clone.kind()
     for factor, refused in ((1.0004, False), (1.25, True)):
         copy = os.path.join(dir, "other-host")
-        shutil.copytree(snap, copy)
+        os.mkdir(copy)
+        for name in os.listdir(snap):
+            if name == "state":
+                shutil.copy(os.path.join(snap, name), copy)
+            else:
+                os.link(os.path.join(snap, name), os.path.join(copy, name))
         vm.fake_tsc(copy, factor)
         with vm.Vm(options.vmm, os.path.join(dir, "other%s" % refused), options.memory, guest.vcpus) as clone:
             try:
