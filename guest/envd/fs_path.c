@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,15 +82,36 @@ int fs_parent(const char *path, char name[FS_NAME], struct err *e)
     return fd < 0 ? err_sys(e, ERR_NOT_FOUND, "path '%s'", path) : fd;
 }
 
+/* Where unshare is forbidden (Docker's default filter) all threads share one working directory: then one of
+ * them at a time may stand somewhere. */
+static pthread_mutex_t shared_directory = PTHREAD_MUTEX_INITIALIZER;
+static __thread enum { UNKNOWN, OWN, SHARED } standing;
+static __thread bool entered;
+
 int fs_enter(int dirfd, const char *path, struct err *e)
 {
-    return fchdir(dirfd) < 0 ? err_sys(e, ERR_FORBIDDEN, "path '%s'", path) : 0;
+    if (standing == UNKNOWN)
+        standing = unshare(CLONE_FS) == 0 ? OWN : SHARED;
+    if (!entered && standing == SHARED)
+        pthread_mutex_lock(&shared_directory);
+    entered = true;
+    if (fchdir(dirfd) == 0)
+        return 0;
+    err_sys(e, ERR_FORBIDDEN, "path '%s'", path);
+    fs_leave();
+    return -1;
 }
 
 void fs_leave(void)
 {
-    if (chdir("/") < 0)
-        return; /* only when the root itself cannot be searched: the next fs_enter goes on from here */
+    if (!entered)
+        return;
+    int away =
+        chdir("/"); /* refused only where "/" cannot be searched: the next fs_enter goes on from here */
+    (void)away;
+    entered = false;
+    if (standing == SHARED)
+        pthread_mutex_unlock(&shared_directory);
 }
 
 int fs_mkdirat(int dirfd, const char *name, const struct user *owner)

@@ -5,9 +5,7 @@
 #include "guest/common/loop.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -51,8 +49,6 @@ static void job_finish(struct job *job)
 
 static void *worker_main(void *arg)
 {
-    if (unshare(CLONE_FS) < 0) /* a working directory of its own (fs_enter) */
-        abort();
     pthread_mutex_lock(&lock);
     for (;;) {
         while (!queue_head) {

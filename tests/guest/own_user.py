@@ -39,6 +39,8 @@ def files():
     path = f"/tmp/cube-own-{os.getpid()}"
     assert call("POST", f"/files?path={path}", b"mine", octet)[0] == 200 and os.stat(path).st_uid == int(UID)
     assert call("POST", f"/files?path={path}", b"again", octet)[0] == 200 and call("GET", f"/files?path={path}")[1] == b"again"
+    listing = json.loads(call("POST", "/filesystem.Filesystem/ListDir", b'{"path":"/usr","depth":2}', {"Content-Type": "application/json"})[1])["entries"]
+    assert "/usr/bin/env" in [e["path"] for e in listing], len(listing)
     assert call("GET", "/files?path=/etc/shadow")[0] == 403 and call("POST", "/files?path=/etc/cube-own", b"x", octet)[0] == 403
     status, body = call("POST", "/filesystem.Filesystem/Remove", json.dumps({"path": path}).encode(), {"Content-Type": "application/json"})
     assert status == 200 and not os.path.exists(path), body
