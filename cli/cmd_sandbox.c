@@ -2,6 +2,7 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/envd.h"
+#include "cli/sandbox_net.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,10 +25,11 @@ static int usage(int status)
         "    cube sandbox ls [--state running,paused] [--json]\n"
         "    cube sandbox exec ID [--user USER] [--cwd DIR] [--timeout SECONDS] -- COMMAND [ARGUMENT]...\n"
         "    cube sandbox info ID | logs ID [-f] | pause ID | resume ID\n"
-        "    cube sandbox net ID --allow-internet | --no-internet\n"
+        "    cube sandbox net ID [--json] [--allow-internet | --no-internet]\n"
         "    cube sandbox rm ID... | --all\n\n"
         "    TEMPLATE is `base` when left out. `exec` ends with the command's exit status.\n"
-        "    --idle pauses the sandbox after so many seconds without activity instead of at a fixed time.\n",
+        "    --idle pauses the sandbox after so many seconds without activity instead of at a fixed time.\n"
+        "    `net` shows rules, connections and dropped packets, or changes whether the internet is open.\n",
         status ? stderr : stdout);
     return status;
 }
@@ -259,13 +261,15 @@ static int act(struct client *c, const char *method, const char *id, const char 
 static int one(struct client *c, int argc, char **argv)
 {
     const char *id = NULL;
-    bool follow = false;
+    bool follow = false, as_json = false;
     int internet = -1;
     for (int i = 2; i < argc; i++) {
         if (settings_option(&c->s, argc, argv, &i))
             continue;
         if (strcmp(argv[i], "-f") == 0)
             follow = true;
+        else if (strcmp(argv[i], "--json") == 0 && strcmp(argv[1], "net") == 0)
+            as_json = true;
         else if (strcmp(argv[i], "--allow-internet") == 0)
             internet = 1;
         else if (strcmp(argv[i], "--no-internet") == 0)
@@ -286,7 +290,7 @@ static int one(struct client *c, int argc, char **argv)
     if (strcmp(argv[1], "resume") == 0)
         return act(c, "POST", id, "/connect", json_pack("{s:i}", "timeout", 300));
     if (internet < 0)
-        return usage(2);
+        return sandbox_net_show(c, id, as_json);
     return act(c, "PUT", id, "/network", json_pack("{s:b}", "allow_internet_access", internet));
 }
 

@@ -1,6 +1,7 @@
 /* `cube why ID`: what happened to a sandbox, in sentences. */
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "cli/sandbox_net.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@ static int usage(int status)
     fputs("NAME\n    cube why - what happened to a sandbox, and why\n\nSYNOPSIS\n    cube why ID [--json]\n\n"
           "    Tells each state, the scheduler's choice and what it refused, wakes, retries and the node's "
           "answers.\n"
+          "    Of a running one also which packets its network dropped, and why.\n"
           "    It works up to 24 hours after the sandbox's end.\n",
           status ? stderr : stdout);
     return status;
@@ -72,8 +74,10 @@ int cmd_why(int argc, char **argv)
         client_print_json(answer);
     json_array_foreach(as_json ? NULL : json_object_get(answer, "sentences"), i, line)
         printf("%s\n", json_string_value(line));
-    if (!as_json)
+    if (!as_json) {
         state_now(&c, id);
+        sandbox_net_denied(&c, id);
+    }
     json_decref(answer);
     return 0;
 }

@@ -317,6 +317,23 @@ static void serve_read_log(struct request *r)
     protobuf_c_message_free_unpacked(reply, NULL);
 }
 
+static void serve_network(struct request *r)
+{
+    Cube__Master__V1__NetworkRequest *q = (Cube__Master__V1__NetworkRequest *)r->in;
+    _cleanup_record_ struct record rec = {0};
+    struct err e = {0};
+    ProtobufCMessage *reply = NULL;
+    if (op_load(r->m, q->sandbox_id, q->team_id, &rec, &e) == 0)
+        node_call(r->m, rec.node, "/cube.node.v1.Sandboxes/Network", &q->base,
+                  &cube__master__v1__network_reply__descriptor, LOG_TIMEOUT_MS, r->trace, &reply, &e);
+    if (!reply) {
+        request_fail(r, &e);
+        return;
+    }
+    request_reply(r, reply);
+    protobuf_c_message_free_unpacked(reply, NULL);
+}
+
 struct metrics_part {
     char node[NODE_ID_MAX + 1];
     char *ids[METRICS_MAX];
@@ -404,6 +421,7 @@ REQUEST_START(serve_set_deadline)
 REQUEST_START(serve_timeline)
 REQUEST_START(serve_read_log)
 REQUEST_START(serve_metrics)
+REQUEST_START(serve_network)
 
 #define METHOD(name, in_type, out_type, extra, fn)                                                           \
     {                                                                                                        \
@@ -423,5 +441,6 @@ const struct rpc_method sandboxes_methods[] = {
     METHOD("Timeline", get_request, timeline_reply, 0, serve_timeline),
     METHOD("ReadLog", read_log_request, read_log_reply, 0, serve_read_log),
     METHOD("Metrics", metrics_request, metrics_reply, 0, serve_metrics),
+    METHOD("Network", network_request, network_reply, 0, serve_network),
     {0},
 };

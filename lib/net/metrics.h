@@ -19,4 +19,7 @@ void metric_register(struct metric *m); /* kept for ever */
 void metric_add(struct metric *m, int64_t n);
 void metric_set(struct metric *m, int64_t v);
 void metric_observe_us(struct metric *m, int64_t us);
+/** Adds a function that writes whole families of its own, for labels that come and go; at most 8, kept for
+ * ever. */
+void metrics_add_writer(void (*write)(struct buf *out));
 void metrics_write(struct buf *out);

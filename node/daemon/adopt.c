@@ -236,6 +236,7 @@ void adopt_all(struct node *n)
     }
     store_names_free(ids.name, ids.count);
     sweep_published(n);
+    network_settle(n);
     sweep(n);
     store_sweep(&n->store);
 }

@@ -2,10 +2,13 @@
  * rules are set before the VM's TAP may send; what CubeVS knows outlives this process and is found again by
  * the TAP. */
 #include "node/daemon/network.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/network_dns.h"
+#include "node/daemon/network_names.h"
+#include "node/daemon/network_watch.h"
 #include "node/net/vs.h"
 #include "node/net/vs_host.h"
 #include "node/net/vs_rules.h"
@@ -52,6 +55,17 @@ static int find_uplink(struct node *n, char out[16], struct err *e)
     return 0;
 }
 
+/* VMs that are not adopted yet keep their slots: new ones are counted on from the highest. */
+static void skip_used_slots(void)
+{
+    _cleanup_free_ unsigned *taps = calloc(SLOTS, sizeof *taps);
+    _cleanup_free_ uint32_t *slots = calloc(SLOTS, sizeof *slots);
+    size_t n = taps && slots ? vs_taps(net.vs, taps, slots, SLOTS) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (slots[i] >= net.next)
+            net.next = slots[i] + 1 < SLOTS ? slots[i] + 1 : SLOT_FIRST;
+}
+
 /* The pair's names hold the node's prefix, so that two nodes on one host have one each, behind a letter that
  * no TAP's begins with. */
 static int open_network(struct node *n, struct err *e)
@@ -88,6 +102,7 @@ static int open_network(struct node *n, struct err *e)
         return err_wrap(e, "node.opened_ranges");
     int rc = vs_set_ranges(net.vs, NULL, 0, opened.allow, opened.n_allow, e);
     vs_rules_free(&opened);
+    skip_used_slots();
     if (rc == 0)
         log_info("sandboxes reach the world through %s, from its ports %u to %u", uplink, ports.first,
                  ports.last);
@@ -112,8 +127,33 @@ void network_start(struct node *n)
     }
     net.why[0] = '\0';
     net.sweep.fire = on_sweep;
-    loop_timer_start(n->loop, &net.sweep, SWEEP_MS);
+    loop_timer_start(n->loop, &net.sweep, 0);
+    network_watch_start(n, net.vs);
     network_dns_start(n);
+}
+
+struct vm *network_vm(uint32_t slot)
+{
+    return slot < SLOTS ? net.slots[slot] : NULL;
+}
+
+/* TAPs of VMs that ended while no daemon ran, or waited in its pool. */
+void network_settle(struct node *n)
+{
+    (void)n;
+    if (!net.vs)
+        return;
+    _cleanup_free_ unsigned *taps = calloc(SLOTS, sizeof *taps);
+    _cleanup_free_ uint32_t *slots = calloc(SLOTS, sizeof *slots);
+    size_t count = taps && slots ? vs_taps(net.vs, taps, slots, SLOTS) : 0;
+    for (size_t i = 0; i < count; i++) {
+        struct err e = {0};
+        struct vm *vm = network_vm(slots[i]);
+        if (vm && if_nametoindex(vm->tap) == taps[i])
+            continue;
+        if (vs_detach_tap(net.vs, taps[i], slots[i], vm == NULL, &e) < 0)
+            log_fail(&e, "forgetting TAP %u of the network", taps[i]);
+    }
 }
 
 static int take_slot(struct vm *vm, struct err *e)
@@ -135,7 +175,8 @@ static int set_rules(uint32_t slot, const Cube__V1__SandboxSpec *spec, struct er
     struct vs_rules r;
     if (vs_rules_parse(spec->network_json, spec->deny_internet, &r, e) < 0)
         return -1;
-    if (vs_set_policy(net.vs, slot, r.allow, r.n_allow, r.deny, r.n_deny, e) < 0) {
+    network_names_review(net.vs, slot, &r);
+    if (vs_set_policy(net.vs, slot, r.allow, r.n_allow, r.deny, r.n_deny, network_names_number(&r), e) < 0) {
         vs_rules_free(&r);
         return -1;
     }
@@ -143,6 +184,17 @@ static int set_rules(uint32_t slot, const Cube__V1__SandboxSpec *spec, struct er
     net.rules[slot] = r;
     network_dns_watch(slot, r.n_names > 0);
     return 0;
+}
+
+void network_prepare(struct vm *vm)
+{
+    struct err e = {0};
+    if (!net.vs || !vm->tap[0] || vm->net_slot || take_slot(vm, &e) < 0)
+        return;
+    if (vs_prepare(net.vs, if_nametoindex(vm->tap), vm->net_slot, &e) == 0)
+        return;
+    log_fail(&e, "preparing the network of %s", vm->name); /* network_attach tries again, and says so */
+    network_detach(vm);
 }
 
 int network_attach(struct node *n, struct sandbox *sb, struct vm *vm, struct err *e)
@@ -177,6 +229,8 @@ void network_detach(struct vm *vm)
     if (slot == 0 || !net.vs)
         return;
     network_dns_watch(slot, false);
+    network_names_forget(slot);
+    network_watch_forget(slot);
     if (vs_detach(net.vs, if_nametoindex(vm->tap), slot, &e) < 0)
         log_fail(&e, "taking %s off the network", vm->tap);
     vs_rules_free(&net.rules[slot]);
@@ -187,13 +241,25 @@ void network_detach(struct vm *vm)
 void network_adopt(struct node *n, struct sandbox *sb, struct vm *vm)
 {
     struct err e = {0};
-    uint32_t slot = net.vs && vm->tap[0] ? vs_slot(net.vs, if_nametoindex(vm->tap)) : 0;
-    if (slot == 0 || slot >= SLOTS || net.slots[slot])
+    if (!net.vs || !vm->tap[0])
         return;
+    uint32_t slot = vs_slot(net.vs, if_nametoindex(vm->tap));
+    if (slot == 0 || slot >= SLOTS ||
+        net.slots[slot]) { /* of another ABI: its sessions are gone, its network not */
+        if (network_attach(n, sb, vm, &e) < 0)
+            log_fail(&e, "the network of %s", sb->id);
+        return;
+    }
     net.slots[slot] = vm;
     vm->net_slot = slot;
     if (set_rules(slot, sb->spec, &e) < 0)
         log_fail(&e, "repeating the network rules of %s; the old ones stand", sb->id);
+    network_names_unknown(slot);
+}
+
+unsigned network_tap(const struct vm *vm)
+{
+    return vm->tap[0] ? if_nametoindex(vm->tap) : 0;
 }
 
 bool network_read(struct vm *vm, struct vs_totals *out)
@@ -208,6 +274,6 @@ void network_name_answered(uint32_t slot, const char *name, const uint32_t *addr
     if (slot >= SLOTS || !net.slots[slot] || !vs_rules_allows_name(&net.rules[slot], name))
         return;
     for (size_t i = 0; i < n; i++)
-        if (vs_allow_name(net.vs, slot, addresses[i], ttl_s, &e) < 0)
+        if (network_names_open(net.vs, slot, name, addresses[i], ttl_s, &e) < 0)
             log_fail(&e, "opening an address of %s", name);
 }

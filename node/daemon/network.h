@@ -8,6 +8,18 @@
  * sandboxes have no network and `why` of network_state says so. */
 void network_start(struct node *n);
 
+/** Does what can be done before a sandbox is known, for a VM with a TAP; a failure is only logged. */
+void network_prepare(struct vm *vm);
+
+/** After adoption: forgets TAPs that no VM has. */
+void network_settle(struct node *n);
+
+/** The VM of a slot, or NULL. */
+struct vm *network_vm(uint32_t slot);
+
+/** Interface number of the VM's TAP; 0 when there is none. */
+unsigned network_tap(const struct vm *vm);
+
 /** Lets the sandbox's VM send by its rules. Without a network: success, unless the sandbox asks for rules
  * that would then not hold for what it reaches. */
 int network_attach(struct node *n, struct sandbox *sb, struct vm *vm, struct err *e);

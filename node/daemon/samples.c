@@ -6,6 +6,8 @@
 #include "lib/base/clock.h"
 #include "node/daemon/guest.h"
 #include "node/daemon/master_link.h"
+#include "node/daemon/network.h"
+#include "node/daemon/network_watch.h"
 #include "node/daemon/sandbox.h"
 
 #define POINTS 240
@@ -14,12 +16,11 @@
 #define IDLE_PCT 1.0
 #define IDLE_FACTOR 6
 #define IDLE_PARTS 4     /* a sandbox in mode `idle` is looked at so often within its idle time */
-#define EGRESS_FLOOR 512 /* bytes between two samples that are no activity: a guest's own ARP */
 
 struct samples {
     Cube__Master__V1__MetricPoint point[POINTS];
     size_t count, next;
-    uint64_t cpu_busy_us, net_tx_bytes; /* of the last sample */
+    uint64_t cpu_busy_us; /* of the last sample */
     int64_t at_us;
     bool busy, asking;
 };
@@ -60,16 +61,19 @@ static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m,
     p->disk_used = m->disk_used;
     p->net_rx_bytes = v->net_rx_bytes;
     p->net_tx_bytes = v->net_tx_bytes;
+    struct vs_totals net;
+    if (network_read(sb->vm, &net)) { /* what passed, where the device also counts what was dropped */
+        p->net_rx_bytes = net.down_bytes;
+        p->net_tx_bytes = net.up_bytes;
+    }
     sb->cpu_milli = (uint32_t)(p->cpu_used_pct * 10.0);
     sb->rss_mib = v->rss_bytes >> 20;
     s->busy = p->cpu_used_pct > IDLE_PCT;
-    bool egress = s->at_us && v->net_tx_bytes > s->net_tx_bytes + EGRESS_FLOOR;
-    s->net_tx_bytes = v->net_tx_bytes;
-    sb->awake = sb->open_streams   ? "stream"
-                : h->exec_sessions ? "exec"
-                : egress           ? "egress"
-                : s->busy          ? "cpu"
-                                   : "";
+    sb->awake = sb->open_streams         ? "stream"
+                : h->exec_sessions       ? "exec"
+                : network_active(sb->vm) ? "egress"
+                : s->busy                ? "cpu"
+                                         : "";
     if (*sb->awake) {
         sb->last_activity_ms = p->ts_ms;
         sb->changed = true; /* told with the next report, not at once */

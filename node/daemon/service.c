@@ -2,6 +2,7 @@
  * request and ends its call exactly once, also when the caller has gone: a command that was begun is
  * finished. */
 #include "node/daemon/network.h"
+#include "node/daemon/network_watch.h"
 #include "node/daemon/service.h"
 
 #include "lib/base/clock.h"
@@ -242,6 +243,21 @@ static void run_metrics(struct command *c)
     free(reply.points);
 }
 
+static void run_network(struct command *c)
+{
+    const Cube__Master__V1__NetworkRequest *in = (Cube__Master__V1__NetworkRequest *)c->in;
+    Cube__Master__V1__NetworkReply reply = CUBE__MASTER__V1__NETWORK_REPLY__INIT;
+    struct err e = {0};
+    struct sandbox *sb = find_for(c->node, in->sandbox_id, 0, &e);
+    if (!sb) {
+        rpc_fail(c->call, &e);
+        return;
+    }
+    network_reply(sb, &reply);
+    rpc_reply(c->call, &reply.base);
+    network_reply_free(&reply);
+}
+
 #define METHOD(name)                                                                                         \
     static void on_##name(struct rpc_call *call, const ProtobufCMessage *in, void *service)                  \
     {                                                                                                        \
@@ -257,6 +273,7 @@ METHOD(update)
 METHOD(list)
 METHOD(read_log)
 METHOD(metrics)
+METHOD(network)
 
 #define NODE(name) &cube__node__v1__##name##__descriptor
 #define MASTER(name) &cube__master__v1__##name##__descriptor
@@ -307,6 +324,11 @@ static const struct rpc_method methods[] = {
      .out = MASTER(read_log_reply),
      .roles = CALLERS,
      .start = on_read_log},
+    {.path = PATH("Network"),
+     .in = MASTER(network_request),
+     .out = MASTER(network_reply),
+     .roles = CALLERS,
+     .start = on_network},
     {.path = PATH("Metrics"),
      .in = MASTER(metrics_request),
      .out = MASTER(metrics_reply),

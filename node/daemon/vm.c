@@ -313,6 +313,7 @@ static int vm_prepare(struct vm *vm, struct err *e)
     if (vm_files_make(n, vm->name, &vm->file_dir, &vm->sock_dir, &vm->ctl_fd, &vm->in_fd, e) < 0 ||
         jailer_make_tap(n->jailer, vm->tap, &vm->tap_fd, e) < 0)
         return -1;
+    network_prepare(vm);
     vm->vcpus = VM_POOL_VCPUS;
     vm->memory_mib = VM_POOL_MEMORY_MIB;
     Cube__Jailer__V1__Limits limits = vm_limits(vm->vcpus, vm->memory_mib);

@@ -25,21 +25,25 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+#define AF_INET 2                   /* <sys/socket.h> would bring in libc's headers for another target */
 #define SAMPLE_EVERY_NS 50000000ull /* per sandbox */
 
 static __always_inline int drop(__u32 slot, enum vs_drop reason, const struct packet *p)
 {
-    struct vs_counters *c = bpf_map_lookup_elem(&vs_counters, &slot);
-    if (c && reason < VS_DROP_REASONS)
-        c->drops[reason]++;
+    struct vs_drops *d = bpf_map_lookup_elem(&vs_drops, &slot);
+    if (d && reason < VS_DROP_REASONS)
+        d->count[reason]++;
     __u64 now = bpf_ktime_get_ns();
-    __u64 *last = bpf_map_lookup_elem(&vs_sampled, &slot);
-    if (last && now - *last < SAMPLE_EVERY_NS)
+    struct vs_sampled *last = bpf_map_lookup_elem(&vs_sampled, &slot), fresh = {.ns = now};
+    __u32 missed = last ? last->missed : 0;
+    if (last && now - last->ns < SAMPLE_EVERY_NS) {
+        last->missed++;
         return TC_ACT_SHOT;
-    bpf_map_update_elem(&vs_sampled, &slot, &now, BPF_ANY);
+    }
+    bpf_map_update_elem(&vs_sampled, &slot, &fresh, BPF_ANY);
     struct vs_sample *s = bpf_ringbuf_reserve(&vs_samples, sizeof *s, 0);
     if (s) {
-        *s = (struct vs_sample){.ns = now, .slot = slot, .reason = reason};
+        *s = (struct vs_sample){.ns = now, .slot = slot, .reason = reason, .missed = missed};
         if (p) {
             s->remote_ip = p->dst;
             s->remote_port = p->dport;
@@ -120,34 +124,71 @@ static __always_inline int to_service(struct __sk_buff *skb, const struct vs_con
         return drop(slot, VS_DROP_RATE, p);
     rewrite_ip(skb, p->proto, OFF_IP_SRC, p->src, bpf_htonl(cfg->service_net + slot));
     rewrite_ip(skb, p->proto, OFF_IP_DST, p->dst, cfg->service_ip);
-    rewrite_macs(skb, cfg->service_mac, far_mac);
+    if (!rewrite_macs(skb, cfg->service_mac, far_mac))
+        return TC_ACT_SHOT;
     count(slot, true, p->len, packets_of(skb));
     return bpf_redirect(cfg->service_ifindex, 0);
 }
 
-/* Finds or opens the session of a guest's packet. */
+/* Finds or opens the session of a guest's packet, and checks its destination when the rules were not asked
+ * yet. */
 static __always_inline enum vs_drop outbound_session(const struct vs_config *cfg, __u32 tap,
                                                      struct vs_sandbox *sb, const struct packet *p,
                                                      __u16 *nat_port)
 {
     struct vs_forward_key fk = {
         .tap = tap, .remote_ip = p->dst, .remote_port = p->dport, .guest_port = p->sport, .proto = p->proto};
+    struct rules r = rules_of(cfg, sb->slot);
     struct vs_session *s = bpf_map_lookup_elem(&vs_forward, &fk);
-    if (s) {
-        if (session_reopens(s, p))
-            s->state = VS_SYN_SENT;
-        session_touch(s, p, true);
-        *nat_port = s->nat_port;
-        return VS_DROP_NONE;
+    if (!s || s->epoch != r.epoch || session_reopens(s, p)) {
+        bool kept = s && s->by_name && s->names == r.names && !session_reopens(s, p);
+        int check = rules_check(sb->slot, p->dst, r.policy, kept);
+        if (check == VS_CHECK_RANGE)
+            return VS_DROP_RANGE;
+        if (check == VS_CHECK_POLICY)
+            return VS_DROP_POLICY;
+        if (s) {
+            s->by_name = check == VS_CHECK_BY_NAME;
+            s->names = r.names;
+            s->epoch = r.epoch;
+        } else {
+            if (p->proto == IPPROTO_TCP &&
+                (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) != TCP_SYN)
+                return VS_DROP_NO_SESSION;
+            if (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO)
+                return VS_DROP_PROTOCOL;
+            struct vs_session fresh = {
+                .by_name = check == VS_CHECK_BY_NAME, .epoch = r.epoch, .names = r.names};
+            if (!bucket_take(sb->slot, true, p->len))
+                return VS_DROP_RATE;
+            enum vs_drop why = session_open(cfg, tap, sb, p, &fk, &fresh);
+            *nat_port = fresh.nat_port;
+            return why;
+        }
     }
-    if (p->proto == IPPROTO_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) != TCP_SYN)
-        return VS_DROP_NO_SESSION;
-    if (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO)
-        return VS_DROP_PROTOCOL;
-    struct vs_session fresh;
-    enum vs_drop why = session_open(cfg, tap, sb, p, &fk, &fresh);
-    *nat_port = fresh.nat_port;
-    return why;
+    if (!bucket_take(sb->slot, true, p->len))
+        return VS_DROP_RATE;
+    if (session_reopens(s, p))
+        s->state = VS_SYN_SENT;
+    session_touch(s, p, true);
+    *nat_port = s->nat_port;
+    return VS_DROP_NONE;
+}
+
+/* Whether an answer still passes: after a change of rules what comes in is checked as what goes out. */
+static __always_inline bool inbound_open(const struct vs_config *cfg, struct vs_session *s,
+                                         const struct packet *p)
+{
+    struct rules r = rules_of(cfg, s->slot);
+    if (s->epoch == r.epoch)
+        return true;
+    int check = rules_check(s->slot, p->src, r.policy, s->by_name && s->names == r.names);
+    if (check == VS_CHECK_RANGE || check == VS_CHECK_POLICY)
+        return false;
+    s->by_name = check == VS_CHECK_BY_NAME;
+    s->names = r.names;
+    s->epoch = r.epoch;
+    return true;
 }
 
 SEC("tc")
@@ -157,11 +198,11 @@ int from_cube(struct __sk_buff *skb)
     __u32 zero = 0, tap = skb->ifindex;
     struct vs_config *cfg = bpf_map_lookup_elem(&vs_config, &zero);
     struct vs_sandbox *sb = bpf_map_lookup_elem(&vs_sandboxes, &tap);
-    if (!cfg || !sb)
+    if (!cfg || !sb || !(sb->flags & VS_LIVE))
         return TC_ACT_SHOT;
     __u32 slot = sb->slot;
 
-    if (bpf_skb_pull_data(skb, sizeof(struct ethhdr)) < 0)
+    if (!packet_has(skb, sizeof(struct ethhdr)))
         return drop(slot, VS_DROP_MALFORMED, NULL);
     struct ethhdr *eth = (void *)(long)skb->data;
     if ((void *)(eth + 1) > (void *)(long)skb->data_end)
@@ -186,21 +227,18 @@ int from_cube(struct __sk_buff *skb)
         return drop(slot, VS_DROP_SPOOF_IP, &p);
     if (p.dst == bpf_htonl(VS_GATEWAY_IP))
         return to_service(skb, cfg, slot, &p);
-    if (range_denied(p.dst))
-        return drop(slot, VS_DROP_RANGE, &p);
-    if (policy_denied(slot, p.dst))
-        return drop(slot, VS_DROP_POLICY, &p);
-    if (!bucket_take(slot, true, p.len))
-        return drop(slot, VS_DROP_RATE, &p);
     __u16 nat_port = 0;
     why = outbound_session(cfg, tap, sb, &p, &nat_port);
     if (why)
         return drop(slot, why, &p);
-
-    rewrite_port(skb, p.proto, p.proto == IPPROTO_ICMP ? 4 : 0, p.sport, nat_port);
-    rewrite_ip(skb, p.proto, OFF_IP_SRC, p.src, cfg->uplink_ip);
+    if (!translate(skb, &p, true, cfg->uplink_ip, nat_port))
+        return drop(slot, VS_DROP_MALFORMED, &p);
     count(slot, true, p.len, packets_of(skb));
-    return bpf_redirect_neigh(cfg->uplink_ifindex, NULL, 0, 0);
+    if (!cfg->gateway)
+        return bpf_redirect_neigh(cfg->uplink_ifindex, NULL, 0, 0);
+    struct bpf_redir_neigh hop = {.nh_family = AF_INET,
+                                  .ipv4_nh = (p.dst & cfg->mask) == cfg->net ? p.dst : cfg->gateway};
+    return bpf_redirect_neigh(cfg->uplink_ifindex, &hop, sizeof hop, 0);
 }
 
 /* Puts a packet for a guest into its TAP. */
@@ -210,7 +248,8 @@ static __always_inline int deliver(struct __sk_buff *skb, __u32 tap, __u32 slot,
     static const __u8 gateway_mac[6] = VS_GATEWAY_MAC;
     if (!bucket_take(slot, false, p->len))
         return drop(slot, VS_DROP_RATE, p);
-    rewrite_macs(skb, guest_mac, gateway_mac);
+    if (!rewrite_macs(skb, guest_mac, gateway_mac))
+        return TC_ACT_SHOT;
     count(slot, false, p->len, packets_of(skb));
     return bpf_redirect(tap, 0);
 }
@@ -265,6 +304,8 @@ int from_world(struct __sk_buff *skb)
     if (!cfg || skb->protocol != bpf_htons(ETH_P_IP) || packet_parse(skb, &p, false) ||
         p.dst != cfg->uplink_ip)
         return TC_ACT_UNSPEC; /* not ours: another node on this host, or the host itself */
+    if (p.proto != IPPROTO_ICMP && (__u32)(bpf_ntohs(p.dport) - cfg->port_first) >= cfg->port_count)
+        return TC_ACT_UNSPEC;
     if (p.proto == IPPROTO_ICMP && p.icmp_type != ICMP_ECHOREPLY) {
         bool error = p.icmp_type == ICMP_DEST_UNREACH || p.icmp_type == ICMP_TIME_EXCEEDED ||
                      p.icmp_type == ICMP_PARAMETERPROB;
@@ -283,9 +324,11 @@ int from_world(struct __sk_buff *skb)
     if (!s)
         return TC_ACT_SHOT; /* between the two deletes of the sweeper */
     __u32 slot = s->slot;
+    if (!inbound_open(cfg, s, &p))
+        return drop(slot, VS_DROP_POLICY, &p);
     session_touch(s, &p, false);
-    rewrite_port(skb, p.proto, p.proto == IPPROTO_ICMP ? 4 : 2, p.dport, guest_port);
-    rewrite_ip(skb, p.proto, OFF_IP_DST, p.dst, bpf_htonl(VS_GUEST_IP));
+    if (!translate(skb, &p, false, bpf_htonl(VS_GUEST_IP), guest_port))
+        return TC_ACT_SHOT;
     return deliver(skb, tap, slot, &p);
 }
 
@@ -326,5 +369,14 @@ int sweep(struct vs_sweep *arg)
     bpf_for_each_map_elem(&vs_forward, sweep_one, &work, 0);
     arg->removed = work.removed;
     arg->left = work.left;
+    return 0;
+}
+
+SEC("syscall")
+int list_sessions(struct vs_list_sessions *arg)
+{
+    struct vs_list_sessions work = {.tap = arg->tap};
+    bpf_for_each_map_elem(&vs_forward, list_one, &work, 0);
+    arg->n = work.n;
     return 0;
 }

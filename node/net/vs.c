@@ -182,6 +182,34 @@ static void replace_on_tap(const char *pin_dir, unsigned tap, void *data)
         tc_attach(pin_dir, (int)tap, TC_HANDLE, v->skel->progs.from_cube, name, NULL);
 }
 
+static bool read_route(struct vs_config *c)
+{
+    char name[IF_NAMESIZE];
+    struct vs_route r = {0};
+    if (if_indextoname(c->uplink_ifindex, name))
+        vs_host_route(name, &r);
+    bool same = c->net == r.net && c->mask == r.mask && c->gateway == r.gateway;
+    c->net = r.net;
+    c->mask = r.mask;
+    c->gateway = r.gateway;
+    return !same;
+}
+
+void vs_follow_routes(struct vs *v)
+{
+    if (read_route(&v->config))
+        vs_config_write(v, NULL);
+}
+
+int vs_config_write(struct vs *v, struct err *e)
+{
+    uint32_t zero = 0;
+    if (bpf_map__update_elem(v->skel->maps.vs_config, &zero, sizeof zero, &v->config, sizeof v->config,
+                             BPF_ANY) < 0)
+        return err_sys(e, ERR_INTERNAL, "writing CubeVS's configuration");
+    return 0;
+}
+
 static int claim_uplink(struct vs *v, const struct vs_options *o, struct err *e)
 {
     struct vs_ports p;
@@ -192,10 +220,16 @@ static int claim_uplink(struct vs *v, const struct vs_options *o, struct err *e)
         return -1;
     c->port_first = p.first;
     c->port_count = (uint32_t)(p.last - p.first + 1);
-    if (bpf_map__update_elem(v->skel->maps.vs_config, &zero, sizeof zero, c, sizeof *c, BPF_ANY) < 0)
-        return err_sys(e, ERR_INTERNAL, "writing CubeVS's configuration");
+    struct vs_config before;
+    struct vs_range_key key;
+    if (bpf_map__lookup_elem(v->skel->maps.vs_config, &zero, sizeof zero, &before, sizeof before, 0) == 0)
+        c->epoch = before.epoch + (before.uplink_ip != c->uplink_ip);
+    read_route(c);
+    if (vs_config_write(v, e) < 0)
+        return -1;
     uint32_t handle = vs_ports_handle(p);
-    if (vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0 ||
+    bool fresh = bpf_map__get_next_key(v->skel->maps.vs_ranges, NULL, &key, sizeof key) < 0;
+    if ((fresh && vs_set_ranges(v, NULL, 0, NULL, 0, e) < 0) ||
         tc_attach(v->pin_dir, (int)c->uplink_ifindex, handle, v->skel->progs.from_world, o->uplink, e) < 0)
         return -1;
     return vs_ports_release(c->uplink_ifindex, priority, handle, e);
@@ -214,7 +248,8 @@ int vs_open(struct vs **out, const struct vs_options *o, struct err *e)
     }
     struct vs_config old;
     if ((pinned_config(v->pin_dir, &old) && old.abi != VS_ABI && clear(v->pin_dir, &old, e) < 0) ||
-        read_config(o, &v->config, e) < 0 || load(v, e) < 0 || claim_uplink(v, o, e) < 0 ||
+        read_config(o, &v->config, e) < 0 || load(v, e) < 0 || vs_tables_open(v, e) < 0 ||
+        claim_uplink(v, o, e) < 0 ||
         (v->config.service_ifindex && tc_attach(v->pin_dir, (int)v->config.service_ifindex, TC_HANDLE,
                                                 v->skel->progs.from_host, o->service_far, e) < 0)) {
         vs_close(v);
@@ -235,6 +270,7 @@ void vs_close(struct vs *v)
 {
     if (!v)
         return;
+    vs_tables_close(v);
     if (v->skel)
         cubevs__destroy(v->skel);
     free(v);
@@ -253,44 +289,97 @@ int vs_remove(const char *pin_dir, struct err *e)
     return rmdir(pin_dir) < 0 && errno != ENOENT ? err_sys(e, ERR_INTERNAL, "removing %s", pin_dir) : 0;
 }
 
-int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits,
-              struct err *e)
+static int put_sandbox(struct vs *v, unsigned tap_ifindex, const struct vs_sandbox *sb, struct err *e)
+{
+    if (bpf_map__update_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, sb, sizeof *sb,
+                             BPF_ANY) < 0)
+        return err_sys(e, ERR_INTERNAL, "registering TAP %u", tap_ifindex);
+    return 0;
+}
+
+int vs_prepare(struct vs *v, unsigned tap_ifindex, uint32_t slot, struct err *e)
 {
     if (slot >= VS_MAX_SANDBOXES)
         return err_set(e, ERR_INVALID, "network slot %u is out of range", slot);
-    struct vs_sandbox sb = {
-        .slot = slot, .max_sessions = limits->max_sessions, .max_new_per_s = limits->max_new_per_s};
+    if (tap_ifindex == 0)
+        return err_set(e, ERR_NOT_FOUND, "the TAP for network slot %u is gone", slot);
+    struct vs_sandbox sb = {.slot = slot};
+    bpf_map__delete_elem(v->skel->maps.vs_sampled, &slot, sizeof slot, 0);
     int cpus = libbpf_num_possible_cpus();
-    _cleanup_free_ struct vs_counters *zero = calloc((size_t)(cpus > 0 ? cpus : 1), sizeof *zero);
-    if (!zero || bpf_map__update_elem(v->skel->maps.vs_counters, &slot, sizeof slot, zero,
-                                      sizeof *zero * (size_t)cpus, BPF_ANY) < 0)
+    _cleanup_free_ void *zero = calloc((size_t)(cpus > 0 ? cpus : 1), sizeof(struct vs_drops));
+    if (!zero ||
+        bpf_map__update_elem(v->skel->maps.vs_counters, &slot, sizeof slot, zero,
+                             sizeof(struct vs_counters) * (size_t)cpus, BPF_ANY) < 0 ||
+        bpf_map__update_elem(v->skel->maps.vs_drops, &slot, sizeof slot, zero,
+                             sizeof(struct vs_drops) * (size_t)cpus, BPF_ANY) < 0)
         return err_sys(e, ERR_INTERNAL, "making the counters of slot %u", slot);
-    if (vs_set_rate(v, slot, limits->up_bytes_per_s, limits->down_bytes_per_s, e) < 0)
-        return -1;
     if (bpf_map__update_elem(v->skel->maps.vs_slots, &slot, sizeof slot, &tap_ifindex, sizeof tap_ifindex,
-                             BPF_ANY) < 0 ||
-        bpf_map__update_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, &sb, sizeof sb,
                              BPF_ANY) < 0)
         return err_sys(e, ERR_INTERNAL, "registering TAP %u", tap_ifindex);
     char what[32];
     snprintf(what, sizeof what, "TAP %u", tap_ifindex);
-    if (tc_attach(v->pin_dir, (int)tap_ifindex, TC_HANDLE, v->skel->progs.from_cube, what, e) < 0) {
+    if (put_sandbox(v, tap_ifindex, &sb, e) < 0 ||
+        tc_attach(v->pin_dir, (int)tap_ifindex, TC_HANDLE, v->skel->progs.from_cube, what, e) < 0) {
         vs_detach(v, tap_ifindex, slot, NULL);
         return -1;
     }
     return 0;
 }
 
+int vs_attach(struct vs *v, unsigned tap_ifindex, uint32_t slot, const struct vs_limits *limits,
+              struct err *e)
+{
+    struct vs_sandbox sb;
+    bool prepared = bpf_map__lookup_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, &sb,
+                                         sizeof sb, 0) == 0 &&
+                    sb.slot == slot && !(sb.flags & VS_LIVE);
+    if (!prepared && vs_prepare(v, tap_ifindex, slot, e) < 0)
+        return -1;
+    sb = (struct vs_sandbox){.slot = slot,
+                             .max_sessions = limits->max_sessions,
+                             .max_new_per_s = limits->max_new_per_s,
+                             .flags = VS_LIVE};
+    if (vs_set_rate(v, slot, limits->up_bytes_per_s, limits->down_bytes_per_s, e) < 0)
+        return -1;
+    return put_sandbox(v, tap_ifindex, &sb, e);
+}
+
+int vs_detach_tap(struct vs *v, unsigned tap_ifindex, uint32_t slot, bool whole, struct err *e)
+{
+    uint32_t removed = 0;
+    struct vs_sandbox sb = {0};
+    tc_detach(v->pin_dir, (int)tap_ifindex);
+    bool known = bpf_map__lookup_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, &sb,
+                                      sizeof sb, 0) == 0;
+    bpf_map__delete_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, 0);
+    int rc = known && sb.sessions == 0 ? 0 : vs_sweep_tap(v, tap_ifindex, &removed, NULL, e);
+    if (!whole)
+        return rc;
+    bpf_map__delete_elem(v->skel->maps.vs_slots, &slot, sizeof slot, 0);
+    vs_forget_policy(v, slot);
+    vs_set_rate(v, slot, 0, 0, NULL);
+    bpf_map__delete_elem(v->skel->maps.vs_drops, &slot, sizeof slot, 0);
+    return rc;
+}
+
 int vs_detach(struct vs *v, unsigned tap_ifindex, uint32_t slot, struct err *e)
 {
-    tc_detach(v->pin_dir, (int)tap_ifindex);
-    bpf_map__delete_elem(v->skel->maps.vs_sandboxes, &tap_ifindex, sizeof tap_ifindex, 0);
-    bpf_map__delete_elem(v->skel->maps.vs_slots, &slot, sizeof slot, 0);
-    int rc = vs_sweep_tap(v, tap_ifindex, NULL, NULL, e);
-    vs_forget_policy(v, slot);
-    bpf_map__delete_elem(v->skel->maps.vs_buckets, &slot, sizeof slot, 0);
-    bpf_map__delete_elem(v->skel->maps.vs_counters, &slot, sizeof slot, 0);
-    return rc;
+    return vs_detach_tap(v, tap_ifindex, slot, true, e);
+}
+
+size_t vs_taps(struct vs *v, unsigned *taps, uint32_t *slots, size_t max)
+{
+    uint32_t tap, *previous = NULL;
+    struct vs_sandbox sb;
+    size_t n = 0;
+    while (n < max && bpf_map__get_next_key(v->skel->maps.vs_sandboxes, previous, &tap, sizeof tap) == 0) {
+        previous = &tap;
+        if (bpf_map__lookup_elem(v->skel->maps.vs_sandboxes, &tap, sizeof tap, &sb, sizeof sb, 0) < 0)
+            continue;
+        taps[n] = tap;
+        slots[n++] = sb.slot;
+    }
+    return n;
 }
 
 int vs_program_fd(struct vs *v, const char *name)

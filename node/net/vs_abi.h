@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
-#define VS_ABI 2
+#define VS_ABI 3
 
 /* The guest's side, the same in every sandbox (contracts/internal.md §8). */
 #define VS_GUEST_IP 0xa9fe0015u   /* 169.254.0.21, host order */
@@ -84,6 +84,9 @@ struct vs_config {
     __u16 port_first;      /* host order: ports of the uplink's address that are this node's … */
     __u32 port_count;      /* … and how many */
     __u32 abi;
+    __u32 net, mask; /* of the uplink's address: what lies in it is its own next hop … */
+    __u32 gateway;   /* … and this is everything else's; 0 = ask the routing table for each packet */
+    __u32 epoch;     /* grows when the denied ranges change: sessions are checked anew */
 };
 
 struct vs_bucket {
@@ -94,6 +97,7 @@ struct vs_bucket {
 };
 
 /* Map `vs_sandboxes`, key: ifindex of the TAP. */
+#define VS_LIVE 1u /* may send; without it the TAP only waits in a pool */
 struct vs_sandbox {
     __u32 slot;          /* < VS_MAX_SANDBOXES; key of the sandbox's policy, counters and service address */
     __u32 max_sessions;  /* 0 = none */
@@ -105,6 +109,16 @@ struct vs_sandbox {
     __s64 sessions; /* open now; counted by both programs and the sweeper */
 };
 
+/* Map `vs_rules`, key: slot, shared as memory with the loader: a change of rules is one store of `word`, so
+ * that it costs no system call and no grace period. `word`: policy (key in vs_policies, 0 = none) in the low
+ * half, and in the high half a number that grows at each change. `names` is stored before `word` and tells
+ * one set of allowed names from another. */
+struct vs_rules_word {
+    __u64 word;
+    __u32 names;
+    __u32 pad;
+};
+
 /* Map `vs_buckets`, key: slot. Apart from vs_sandbox because a lock may stand only once in a value. */
 struct vs_buckets {
     struct bpf_spin_lock lock;
@@ -112,10 +126,14 @@ struct vs_buckets {
     struct vs_bucket up, down;
 };
 
-/* Map `vs_counters`, per CPU, key: slot. */
+/* Map `vs_counters`, per CPU, key: slot. Bytes of IP packets. */
 struct vs_counters {
     __u64 up_packets, up_bytes, down_packets, down_bytes;
-    __u64 drops[VS_DROP_REASONS];
+};
+
+/* Map `vs_drops`, per CPU, key: slot. Apart from the others because only those are in every packet's way. */
+struct vs_drops {
+    __u64 count[VS_DROP_REASONS];
 };
 
 /* Forward: what the guest's packet shows. Map `vs_forward`. */
@@ -131,8 +149,10 @@ struct vs_session {
     __u32 last_s; /* CLOCK_MONOTONIC seconds of the last packet */
     __u32 slot;
     __u16 nat_port;
-    __u8 state; /* vs_tcp_state for TCP; 0 new, 1 answered for UDP and ICMP */
-    __u8 pad;
+    __u8 state;   /* vs_tcp_state for TCP; 0 new, 1 answered for UDP and ICMP */
+    __u8 by_name; /* open only because of a name: `names` is of vs_rules_word then */
+    __u32 epoch;  /* of the rules that it was last checked against */
+    __u32 names;
 };
 
 /* Reverse: what the world's packet shows. Map `vs_reverse`. */
@@ -149,8 +169,9 @@ struct vs_reverse_value {
     __u16 pad;
 };
 
-/* Policy of one sandbox: one LPM trie, swapped whole (map of maps `vs_policies`, key: slot). The list comes
- * before the address, so that allow and deny are two tries in one map and one swap changes both. */
+/* One policy: an LPM trie (map of maps `vs_policies`, key: a number, see vs_rules_word). The list comes
+ * before the address, so that allow and deny are two tries in one map and one change of the number changes
+ * both. */
 enum vs_list { VS_LIST_ALLOW = 0, VS_LIST_DENY = 1 };
 struct vs_policy_key {
     __u32 prefixlen; /* 8 + bits of the address */
@@ -172,6 +193,21 @@ struct vs_name_key {
     __u32 ip;
 };
 
+/* When a sandbox's last sample was taken, and how many drops have had none since. Map `vs_sampled`, key:
+ * slot. */
+struct vs_sampled {
+    __u64 ns;
+    __u32 missed;
+    __u32 pad;
+};
+
+/* One session in the answer of the program `list_sessions`. */
+#define VS_LISTED_MAX 128
+struct vs_listed {
+    struct vs_forward_key key;
+    struct vs_session session;
+};
+
 /* One sampled drop, through the ring buffer `vs_samples`. */
 struct vs_sample {
     __u64 ns;
@@ -181,4 +217,6 @@ struct vs_sample {
     __u16 remote_port;
     __u8 proto;
     __u8 pad;
+    __u32 missed; /* drops of the sandbox before this one that had no sample */
+    __u32 pad2;
 };

@@ -173,3 +173,31 @@ int vs_host_uplink(char out[16], struct err *e)
     err_set(e, ERR_UNAVAILABLE, "this host has no IPv4 default route");
     return err_remedy(e, "name the interface in node.uplink, or set it to none");
 }
+
+void vs_host_route(const char *uplink, struct vs_route *out)
+{
+    char line[256], name[16];
+    unsigned long destination, gateway, mask;
+    unsigned flags, networks = 0, gateways = 0, others = 0;
+    *out = (struct vs_route){0};
+    _cleanup_fclose_ FILE *f = fopen("/proc/net/route", "re");
+    while (f &&
+           fgets(line, sizeof line, f)) { /* addresses are printed as the machine reads the network's bytes */
+        if (sscanf(line, "%15s %lx %lx %x %*d %*d %*d %lx", name, &destination, &gateway, &flags, &mask) !=
+                5 ||
+            strcmp(name, uplink) != 0)
+            continue;
+        if (!destination && !mask && gateway) {
+            out->gateway = (uint32_t)gateway;
+            gateways++;
+        } else if (!gateway) {
+            out->net = (uint32_t)destination;
+            out->mask = (uint32_t)mask;
+            networks++;
+        } else {
+            others++;
+        }
+    }
+    if (networks != 1 || gateways != 1 || others || (out->gateway & out->mask) != out->net)
+        *out = (struct vs_route){0};
+}

@@ -18,5 +18,12 @@ int vs_host_pair_remove(const char *near, struct err *e);
  * Idempotent. */
 int vs_host_reserve_ports(struct vs_ports p, struct err *e);
 
+struct vs_route {
+    uint32_t net, mask, gateway; /* network order; gateway 0 = the routes are not that simple */
+};
+/** Reads the routes through an interface: when they are its own network and one default gateway, that is all
+ * that a packet needs to find its next hop. */
+void vs_host_route(const char *uplink, struct vs_route *out);
+
 /** The interface of the IPv4 default route; `out` holds 16 bytes. */
 int vs_host_uplink(char out[16], struct err *e);

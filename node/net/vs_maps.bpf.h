@@ -18,23 +18,40 @@ struct {
     __uint(pinning, LIBBPF_PIN_BY_NAME);
 } vs_sandboxes SEC(".maps");
 
+/* What every packet reads or writes by slot is an array: its look-up is inlined. */
 struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, VS_MAX_SANDBOXES);
-    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, __u32);
+    __type(value, struct vs_rules_word);
+    __uint(pinning, LIBBPF_PIN_BY_NAME);
+} vs_rules SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, VS_MAX_SANDBOXES);
     __type(key, __u32);
     __type(value, struct vs_buckets);
     __uint(pinning, LIBBPF_PIN_BY_NAME);
 } vs_buckets SEC(".maps");
 
 struct {
-    __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, VS_MAX_SANDBOXES);
-    __uint(map_flags, BPF_F_NO_PREALLOC);
     __type(key, __u32);
     __type(value, struct vs_counters);
     __uint(pinning, LIBBPF_PIN_BY_NAME);
 } vs_counters SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+    __uint(max_entries, VS_MAX_SANDBOXES);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, __u32);
+    __type(value, struct vs_drops);
+    __uint(pinning, LIBBPF_PIN_BY_NAME);
+} vs_drops SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
@@ -96,10 +113,10 @@ struct {
     __uint(pinning, LIBBPF_PIN_BY_NAME);
 } vs_samples SEC(".maps");
 
-/* When a sandbox's last sample was taken, so that a flood fills no buffer. */
+/* So that a flood fills no buffer. */
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
     __uint(max_entries, VS_MAX_SANDBOXES);
     __type(key, __u32);
-    __type(value, __u64);
+    __type(value, struct vs_sampled);
 } vs_sampled SEC(".maps");

@@ -48,15 +48,20 @@ struct packet {
     __u32 len; /* bytes of the IP packet */
 };
 
-/* Parses Ethernet + IPv4 + the ports. `from_guest` decides on which side an ICMP identifier stands. Returns a
- * drop reason. */
+/* Makes `n` bytes readable and writable in place; most packets have them there already. */
+static __always_inline bool packet_has(struct __sk_buff *skb, __u32 n)
+{
+    return (void *)(long)skb->data + n <= (void *)(long)skb->data_end || bpf_skb_pull_data(skb, n) == 0;
+}
+
+/* Parses IPv4 + the ports behind an Ethernet header. `from_guest` decides on which side an ICMP identifier
+ * stands. Returns a drop reason. */
 static __always_inline enum vs_drop packet_parse(struct __sk_buff *skb, struct packet *p, bool from_guest)
 {
-    if (bpf_skb_pull_data(skb, OFF_L4) < 0)
+    if (!packet_has(skb, OFF_L4 + 20) && !packet_has(skb, OFF_L4 + 8) && !packet_has(skb, OFF_L4))
         return VS_DROP_MALFORMED;
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-    struct ethhdr *eth = data;
-    struct iphdr *ip = data + sizeof *eth;
+    struct iphdr *ip = data + OFF_IP;
     if ((void *)(ip + 1) > end)
         return VS_DROP_MALFORMED;
     if (ip->version != 4)
@@ -66,22 +71,18 @@ static __always_inline enum vs_drop packet_parse(struct __sk_buff *skb, struct p
     if (ip->frag_off & bpf_htons(IP_MORE_OR_OFFSET))
         return VS_DROP_FRAGMENT;
     __u32 total = bpf_ntohs(ip->tot_len);
-    if (total < sizeof *ip || (total > skb->len - sizeof *eth && !skb->gso_segs))
+    if (total < sizeof *ip || (total > skb->len - OFF_IP && !skb->gso_segs))
         return VS_DROP_MALFORMED;
     p->src = ip->saddr;
     p->dst = ip->daddr;
     p->proto = ip->protocol;
-    p->len = skb->len - (__u32)sizeof *eth;
+    p->len = skb->len - OFF_IP;
 
     __u32 need = p->proto == IPPROTO_TCP ? 20 : 8;
     if (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP && p->proto != IPPROTO_ICMP)
         return VS_DROP_PROTOCOL;
-    if (total < sizeof *ip + need || bpf_skb_pull_data(skb, OFF_L4 + need) < 0)
-        return VS_DROP_MALFORMED;
-    data = (void *)(long)skb->data;
-    end = (void *)(long)skb->data_end;
     __u8 *l4 = data + OFF_L4;
-    if ((void *)(l4 + 8) > end)
+    if (total < sizeof *ip + need || (void *)(l4 + 8) > end)
         return VS_DROP_MALFORMED;
     if (p->proto == IPPROTO_ICMP) {
         struct icmp_echo *icmp = (void *)l4;
@@ -125,17 +126,54 @@ static __always_inline void rewrite_ip(struct __sk_buff *skb, __u8 proto, __u32 
     bpf_skb_store_bytes(skb, off, &to, 4, 0);
 }
 
-/* Replaces a port, or an ICMP identifier, at `off` from the start of the transport header. */
-static __always_inline void rewrite_port(struct __sk_buff *skb, __u8 proto, __u32 off, __u16 from, __u16 to)
+static __always_inline __u16 fold(__u32 sum)
 {
-    if (from == to)
-        return;
-    bpf_l4_csum_replace(skb, l4_csum_offset(proto), from, to, l4_csum_flags(proto, 2));
-    bpf_skb_store_bytes(skb, OFF_L4 + off, &to, 2, 0);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (__u16)(sum + (sum >> 16));
 }
 
-static __always_inline void rewrite_macs(struct __sk_buff *skb, const __u8 dst[6], const __u8 src[6])
+/* RFC 1624: the header's checksum when one address in it changes. */
+static __always_inline __u16 ip_check_moved(__u16 check, __u32 from, __u32 to)
 {
-    bpf_skb_store_bytes(skb, 0, dst, 6, 0);
-    bpf_skb_store_bytes(skb, 6, src, 6, 0);
+    __u32 sum = (__u16)~check;
+    sum += (__u16) ~(from & 0xffff) + (__u32)(__u16) ~(from >> 16) + (to & 0xffff) + (to >> 16);
+    return (__u16)~fold(sum);
+}
+
+/* The translation: address (source of what leaves, destination of what comes) and the guest's port, in place.
+ * The transport's checksum goes through the helper, which alone knows whether it is still to be computed.
+ * Returns false when the packet cannot be written. */
+static __always_inline bool translate(struct __sk_buff *skb, const struct packet *p, bool out, __u32 ip,
+                                      __u16 port)
+{
+    __u32 old_ip = out ? p->src : p->dst, port_off = p->proto == IPPROTO_ICMP ? 4 : out ? 0 : 2;
+    __u16 old_port = p->proto == IPPROTO_ICMP || out ? p->sport : p->dport;
+    if (p->proto == IPPROTO_ICMP && !out)
+        old_port = p->dport;
+    if (p->proto != IPPROTO_ICMP)
+        bpf_l4_csum_replace(skb, l4_csum_offset(p->proto), old_ip, ip,
+                            l4_csum_flags(p->proto, 4) | BPF_F_PSEUDO_HDR);
+    if (old_port != port)
+        bpf_l4_csum_replace(skb, l4_csum_offset(p->proto), old_port, port, l4_csum_flags(p->proto, 2));
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    if (data + OFF_L4 + 8 > end)
+        return false;
+    struct iphdr *h = data + OFF_IP;
+    h->check = ip_check_moved(h->check, old_ip, ip);
+    if (out)
+        h->saddr = ip;
+    else
+        h->daddr = ip;
+    *(__u16 *)(data + OFF_L4 + port_off) = port;
+    return true;
+}
+
+static __always_inline bool rewrite_macs(struct __sk_buff *skb, const __u8 dst[6], const __u8 src[6])
+{
+    struct ethhdr *eth = (void *)(long)skb->data;
+    if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+        return false;
+    __builtin_memcpy(eth->h_dest, dst, 6);
+    __builtin_memcpy(eth->h_source, src, 6);
+    return true;
 }

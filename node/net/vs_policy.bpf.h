@@ -1,6 +1,10 @@
 /* Which remote addresses a sandbox may reach, and at which rate. Order of decision: always-denied ranges,
- * then the sandbox's allow list and the names that DNS handed out, then its deny list, then yes. */
+ * then the sandbox's allow list and the names that DNS handed out, then its deny list, then yes. A session is
+ * checked when it opens and again after its sandbox's rules, or the ranges, have changed; in between its
+ * packets cost no look-up of either. */
 #pragma once
+
+enum { VS_CHECK_OPEN, VS_CHECK_BY_NAME, VS_CHECK_RANGE, VS_CHECK_POLICY };
 
 static __always_inline bool range_denied(__u32 ip)
 {
@@ -17,17 +21,43 @@ static __always_inline bool name_allowed(__u32 slot, __u32 ip)
     return until_s && *until_s > bpf_ktime_get_ns() / 1000000000ull;
 }
 
-static __always_inline bool policy_denied(__u32 slot, __u32 ip)
+/* The rules of a slot as one packet sees them. */
+struct rules {
+    __u32 policy, epoch, names;
+};
+
+static __always_inline struct rules rules_of(const struct vs_config *cfg, __u32 slot)
 {
-    void *trie = bpf_map_lookup_elem(&vs_policies, &slot);
-    if (!trie)
-        return false;
-    struct vs_policy_key key = {.prefixlen = 40, .list = VS_LIST_ALLOW};
+    struct vs_rules_word *w = bpf_map_lookup_elem(&vs_rules, &slot);
+    if (!w)
+        return (struct rules){0};
+    __u64 word = *(volatile __u64 *)&w->word;
+    return (struct rules){.policy = (__u32)word,
+                          .epoch = (__u32)(word >> 32) + cfg->epoch,
+                          .names = *(volatile __u32 *)&w->names};
+}
+
+static __always_inline bool policy_lists(void *trie, __u8 list, __u32 ip)
+{
+    struct vs_policy_key key = {.prefixlen = 40, .list = list};
     __builtin_memcpy(key.ip, &ip, 4);
-    if (bpf_map_lookup_elem(trie, &key) || name_allowed(slot, ip))
-        return false;
-    key.list = VS_LIST_DENY;
     return bpf_map_lookup_elem(trie, &key) != NULL;
+}
+
+/* Whether an address is open under these rules. `kept` = a session exists that was let in by a name of the
+ * same set: it outlives the answer's time. */
+static __noinline int rules_check(__u32 slot, __u32 ip, __u32 policy, bool kept)
+{
+    if (range_denied(ip))
+        return VS_CHECK_RANGE;
+    void *trie = policy ? bpf_map_lookup_elem(&vs_policies, &policy) : NULL;
+    if (!policy || (trie && policy_lists(trie, VS_LIST_ALLOW, ip)))
+        return VS_CHECK_OPEN;
+    if (!trie)
+        return VS_CHECK_POLICY; /* rules without their table: never more than they say */
+    if (!policy_lists(trie, VS_LIST_DENY, ip))
+        return VS_CHECK_OPEN;
+    return kept || name_allowed(slot, ip) ? VS_CHECK_BY_NAME : VS_CHECK_POLICY;
 }
 
 /* Token bucket in bytes; the caller's packet passes when its bytes are there. */

@@ -3,9 +3,10 @@
  * its success is what makes the port ours. */
 #pragma once
 
+/* The coarse clock (a tick's precision) costs a fraction of the exact one, and seconds need no more. */
 static __always_inline __u32 now_seconds(void)
 {
-    return (__u32)(bpf_ktime_get_ns() / 1000000000ull);
+    return (__u32)(bpf_ktime_get_coarse_ns() / 1000000000ull);
 }
 
 /* The next state of a TCP session for a segment; `out` = from the guest. RFC 9293 §3.3.2, seen from the
@@ -114,10 +115,10 @@ static __always_inline enum vs_drop session_open(const struct vs_config *cfg, __
         return VS_DROP_NO_PORT;
     if (s.result)
         return VS_DROP_TABLE_FULL;
-    *out = (struct vs_session){.last_s = now_seconds(),
-                               .slot = sb->slot,
-                               .nat_port = s.key.nat_port,
-                               .state = p->proto == IPPROTO_TCP ? VS_SYN_SENT : 0};
+    out->last_s = now_seconds();
+    out->slot = sb->slot;
+    out->nat_port = s.key.nat_port;
+    out->state = p->proto == IPPROTO_TCP ? VS_SYN_SENT : 0;
     if (bpf_map_update_elem(&vs_forward, fk, out, BPF_NOEXIST)) {
         bpf_map_delete_elem(&vs_reverse, &s.key);
         return VS_DROP_TABLE_FULL;

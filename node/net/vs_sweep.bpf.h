@@ -53,3 +53,31 @@ static long sweep_one(void *map, struct vs_forward_key *key, struct vs_session *
         __sync_fetch_and_add(&sb->sessions, -1);
     return 0;
 }
+
+/* In and out of one run of list_sessions. */
+struct vs_list_sessions {
+    __u32 tap;
+    __u32 n; /* out */
+};
+
+/* Not pinned: each process has an answer of its own. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, VS_LISTED_MAX);
+    __type(key, __u32);
+    __type(value, struct vs_listed);
+} vs_listing SEC(".maps");
+
+static long list_one(void *map, struct vs_forward_key *key, struct vs_session *s,
+                     struct vs_list_sessions *arg)
+{
+    if (key->tap != arg->tap)
+        return 0;
+    struct vs_listed *out = bpf_map_lookup_elem(&vs_listing, &arg->n);
+    if (!out)
+        return 1;
+    out->key = *key;
+    out->session = *s;
+    arg->n++;
+    return 0;
+}

@@ -94,7 +94,7 @@ static int run(struct vs *v, int argc, char **argv, struct err *e)
     if (strcmp(cmd, "policy") == 0 && argc >= 2)
         return parse_lists(argc - 2, argv + 2, "allow", &l, e) < 0
                    ? -1
-                   : vs_set_policy(v, number(argc, argv, 1), l.a, l.na, l.b, l.nb, e);
+                   : vs_set_policy(v, number(argc, argv, 1), l.a, l.na, l.b, l.nb, 0, e);
     if (strcmp(cmd, "ranges") == 0)
         return parse_lists(argc - 1, argv + 1, "open", &l, e) < 0 ? -1
                                                                   : vs_set_ranges(v, l.b, l.nb, l.a, l.na, e);

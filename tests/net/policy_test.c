@@ -143,7 +143,7 @@ int main(int argc, char **argv)
             allow[i] = random_cidr();
         for (size_t i = 0; i < nd; i++)
             deny[i] = random_cidr();
-        if (vs_set_policy(v, SLOT, allow, na, deny, nd, &e) < 0)
+        if (vs_set_policy(v, SLOT, allow, na, deny, nd, 0, &e) < 0)
             break;
         for (int k = 0; k < 200; k++) {
             uint32_t ip = rnd() & 3 ? (rnd() & 0x03030303) | 0x08080000 : rnd();
