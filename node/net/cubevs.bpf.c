@@ -26,7 +26,9 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define AF_INET 2                   /* <sys/socket.h> would bring in libc's headers for another target */
+#ifndef SAMPLE_EVERY_NS              /* a test builds another version of the programs by it */
 #define SAMPLE_EVERY_NS 50000000ull /* per sandbox */
+#endif
 
 static __always_inline int drop(__u32 slot, enum vs_drop reason, const struct packet *p)
 {

@@ -20,6 +20,7 @@ add_guest() { # NAME TAP
     in_ns "$1" ip addr add 169.254.0.21/30 dev eth0
     in_ns "$1" ip route add default via 169.254.0.22
     in_ns "$node" ip link set "$2" address 02:cb:00:00:00:02
+    in_ns "$node" sysctl -qw "net.ipv6.conf.$2.disable_ipv6=1" # as the jailer does
     in_ns "$node" ip link set "$2" up
     # checksums of veth peers stay partial for ever; a TAP's do not: make the guest's real
     in_ns "$1" ethtool -K eth0 tx off >/dev/null 2>&1 || true

@@ -18,6 +18,19 @@ head -c 100000000 /dev/urandom > "$work/web/hundred"
 git -c init.defaultBranch=main init -q "$work/src" && echo "from the world" > "$work/src/README" && git -C "$work/src" add README &&
     git -C "$work/src" -c user.name=t -c user.email=t@t commit -qm one && git clone -q --bare "$work/src" "$work/web/repo.git" &&
     git -C "$work/web/repo.git" update-server-info
+# A package index with one package, for pip.
+mkdir -p "$work/web/simple/demo"
+python3 - "$work/web/simple/demo" <<'PY'
+import hashlib, sys, zipfile
+name = 'demo-1.0-py3-none-any.whl'
+with zipfile.ZipFile(sys.argv[1] + '/' + name, 'w') as z:
+    z.writestr('demo.py', 'print("from the world")\n')
+    z.writestr('demo-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n')
+    z.writestr('demo-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+    z.writestr('demo-1.0.dist-info/RECORD', '')
+digest = hashlib.sha256(open(sys.argv[1] + '/' + name, 'rb').read()).hexdigest()
+open(sys.argv[1] + '/index.html', 'w').write('<!DOCTYPE html><html><body><a href="%s#sha256=%s">%s</a></body></html>' % (name, digest, name))
+PY
 serve "$world" python3 -m http.server 80 --directory "$work/web"
 serve "$world" python3 "$CUBE_ROOT/tests/net/dnskit.py" serve 8.8.8.8
 for _ in $(seq 100); do
@@ -34,8 +47,9 @@ if ! in_net "$node" "$CUBE_BUILD_DIR/cli/cube" up "${options[@]}"; then
     exit 0
 fi
 eval "$("$CUBE_BUILD_DIR/cli/cube" env --state "$work/state")"
+export NODE_ADMIN=http://127.0.0.1:24140 NET_NS=$node CUBE_CLI=$CUBE_BUILD_DIR/cli/cube
 export BIG_SHA256=$(sha256sum < "$work/web/big" | cut -d' ' -f1) HUNDRED_SHA256=$(sha256sum < "$work/web/hundred" | cut -d' ' -f1)
 modules=$(bash "$CUBE_ROOT/tests/lib/node_modules.sh" "$CUBE_ROOT/tests/guest/js" | tail -n 1)
 ln -sfn "$modules/node_modules" "$work/node_modules"
 cp "$CUBE_ROOT"/tests/e2e/check.mjs "$CUBE_ROOT"/tests/net/real.mjs "$work/"
-in_net "$node" timeout 240 node "$work/real.mjs" || { echo "FAIL net: real.mjs ended with status $?"; tail -n 5 "$work"/state/log/*.log; }
+in_net "$node" timeout 260 node "$work/real.mjs" || { echo "FAIL net: real.mjs ended with status $?"; tail -n 5 "$work"/state/log/*.log; }

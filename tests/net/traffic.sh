@@ -93,13 +93,66 @@ in_ns "$guest2" curl -sS -m 20 -o /dev/null http://93.184.216.34:81/zero
 took=$((($(date +%s%N) - start) / 1000000))
 check "400 kB at 200 kB/s take 1.3 to 8 s ($took ms)" test $took -ge 1300 -a $took -le 8000
 
+cvs attach cbt2 2 0 50
+in_ns "$guest2" python3 "$CUBE_ROOT/tests/net/attacks.py" syn-flood
+check "new sessions per second have a limit" test "$(drops cbt2 2 "session rate")" -gt 15000
+check "and others go on" get "$guest1" 93.184.216.34
+cvs attach cbt2 2
+
+# An open connection and a change of rules: what was open closes with the next packet, and opens again.
+serve "$world" python3 -c "$(cat <<'PY'
+import socket
+l = socket.create_server(('93.184.216.34', 82))
+while True:
+    c, _ = l.accept()
+    while d := c.recv(100): c.sendall(d)
+PY
+)"
+for _ in $(seq 100); do in_ns "$node" nc -z 93.184.216.34 82 && break; sleep 0.05; done
+echo none > "$pins_root/open"
+in_ns "$guest2" timeout 60 python3 - "$pins_root/open" > "$pins_root/talk" 2>&1 <<'PY' & talk=$!
+import pathlib, socket, sys, time
+gate = pathlib.Path(sys.argv[1])
+def wait(word):
+    while gate.read_text().strip() != word: time.sleep(0.02)
+s = socket.create_connection(('93.184.216.34', 82), 5)
+s.settimeout(1)
+def ask():
+    try:
+        s.sendall(b'hello')
+        return 'answer' if s.recv(100) else 'end'
+    except TimeoutError:
+        return 'silence'
+print('first', ask(), flush=True)
+wait('denied')
+print('denied', ask(), flush=True)
+gate.write_text('asked')
+wait('allowed')
+s.settimeout(20)
+print('allowed', 'answer' if s.recv(100) else 'end', flush=True) # the kernel sends again what was dropped
+PY
+for _ in $(seq 100); do grep -q first "$pins_root/talk" && break; sleep 0.05; done
+cvs policy 2 deny 93.184.216.0/24; echo denied > "$pins_root/open"
+for _ in $(seq 100); do [ "$(cat "$pins_root/open")" = asked ] && break; sleep 0.05; done
+cvs policy 2; echo allowed > "$pins_root/open"
+wait $talk
+check "an open connection meets changed rules, and goes on when they allow it again ($(tr '\n' ',' < "$pins_root/talk"))" \
+    test "$(tr '\n' ' ' < "$pins_root/talk")" = "first answer denied silence allowed answer "
+
 # Each call of cvs loads and replaces the programs; a download goes on all the while.
 cvs attach cbt1 1 0 0 0 4000000
 in_ns "$world" sh -c "head -c 12000000 /dev/urandom > $pins_root/big"
 sum=$(sha256sum < "$pins_root/big")
 in_ns "$guest1" sh -c "curl -sS -m 60 http://93.184.216.34:81/big | sha256sum" > "$pins_root/sum" & download=$!
-for _ in $(seq 8); do cvs load; sleep 0.2; done
+tags() { for i in up0 svc1 cbt1; do in_ns "$node" tc filter show dev "$i" ingress | grep -o 'tag [0-9a-f]*'; done | tr '\n' ' '; }
+before=$(tags)
+for _ in 1 2 3 4; do cvs load; sleep 0.1; (vs=$CUBE_BUILD_DIR/tests/net/cube-vs-next; cvs load); sleep 0.1; done
+after=$(tags)
 wait $download
+changed=0
+read -ra b <<< "$before"; read -ra n <<< "$after"
+for i in 1 3 5; do [ -n "${n[$i]:-}" ] && [ "${b[$i]}" != "${n[$i]}" ] && changed=$((changed + 1)); done
+check "an upgrade changes the programs of uplink, services and TAPs ($changed of 3)" test "$changed" = 3
 check "a download survives eight replacements of the programs" test "$(cat "$pins_root/sum")" = "$sum"
 cvs remove
 check "remove leaves no pin" test ! -e "$pins_root/bpf/vs"
