@@ -2,6 +2,7 @@
  * one MSR (guest-kernel/README.md): 0x4b564d11 reads 0x4d5650 on hosts with the paravirtual, software kind.
  */
 #include "cli/checks.h"
+#include "cli/checks_net.h"
 #include "lib/base/cleanup.h"
 
 #include <errno.h>
@@ -163,14 +164,6 @@ static struct check_result check_memory(void)
                   "%lu MiB, %ld cores", mib, sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-static struct check_result check_btf(void)
-{
-    if (access("/sys/kernel/btf/vmlinux", R_OK) == 0)
-        return result(CHECK_OK, "bpf", "", "kernel type information is there");
-    return result(CHECK_WARN, "bpf", "a kernel with CONFIG_DEBUG_INFO_BTF",
-                  "no /sys/kernel/btf/vmlinux: no sandbox network");
-}
-
 static bool port_taken(int port)
 {
     _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -212,7 +205,7 @@ int checks_run(const struct settings *s, struct check_result out[CHECKS_MAX])
     out[n++] = check_tun();
     out[n++] = check_namespaces();
     out[n++] = check_cgroup();
-    out[n++] = check_btf();
+    check_network(&out[n++]);
     out[n++] = check_memory();
     out[n++] = check_disk(s);
     out[n++] = check_reflink(s);

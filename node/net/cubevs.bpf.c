@@ -26,7 +26,7 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define AF_INET 2                   /* <sys/socket.h> would bring in libc's headers for another target */
-#ifndef SAMPLE_EVERY_NS              /* a test builds another version of the programs by it */
+#ifndef SAMPLE_EVERY_NS             /* a test builds another version of the programs by it */
 #define SAMPLE_EVERY_NS 50000000ull /* per sandbox */
 #endif
 
@@ -141,6 +141,10 @@ static __always_inline enum vs_drop outbound_session(const struct vs_config *cfg
     struct vs_forward_key fk = {
         .tap = tap, .remote_ip = p->dst, .remote_port = p->dport, .guest_port = p->sport, .proto = p->proto};
     struct rules r = rules_of(cfg, sb->slot);
+    /* Also on an open session: an error message under the identifier of an echo would quote what it likes,
+     * such as a connection of another sandbox. */
+    if (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO)
+        return VS_DROP_PROTOCOL;
     struct vs_session *s = bpf_map_lookup_elem(&vs_forward, &fk);
     if (!s || s->epoch != r.epoch || session_reopens(s, p)) {
         bool kept = s && s->by_name && s->names == r.names && !session_reopens(s, p);
@@ -157,8 +161,6 @@ static __always_inline enum vs_drop outbound_session(const struct vs_config *cfg
             if (p->proto == IPPROTO_TCP &&
                 (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) != TCP_SYN)
                 return VS_DROP_NO_SESSION;
-            if (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO)
-                return VS_DROP_PROTOCOL;
             struct vs_session fresh = {
                 .by_name = check == VS_CHECK_BY_NAME, .epoch = r.epoch, .names = r.names};
             if (!bucket_take(sb->slot, true, p->len))

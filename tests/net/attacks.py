@@ -29,6 +29,11 @@ def udp(sport, dport, data):
     return struct.pack('!HHHH', sport, dport, 8 + len(data), 0) + data
 
 
+def icmp(kind, ident, inner=b''):
+    body = struct.pack('!BBHHH', kind, 0, 0, ident, 1) + inner
+    return body[:2] + struct.pack('!H', checksum(body)) + body[4:]
+
+
 def tcp(sport, dport, flags, data=b''):
     return struct.pack('!HHIIBBHHH', sport, dport, 1, 0, 0x50, flags, 1024, 0, 0) + data
 
@@ -55,6 +60,15 @@ ATTACKS = {
                         frame(ip(GUEST, WEB, 17, PROBE, options=b'\x01' * 4))],
     'protocols': lambda: [frame(ip(GUEST, WEB, n, b'\0' * 32)) for n in (2, 4, 41, 47, 50, 132)],
     'icmp-error': lambda: [frame(ip(GUEST, WEB, 1, struct.pack('!BBHI', 3, 1, 0, 0) + ip(WEB, GUEST, 6, tcp(80, 1, 2))))],
+    'icmp-error-in-session': lambda: [frame(ip(GUEST, WEB, 1, icmp(8, 7)))] + [frame(ip(GUEST, WEB, 1, icmp(kind, 7, ip(WEB, '93.184.216.1', 6, tcp(80, 40000, 2)))))
+                                      for kind in (3, 5, 11, 12, 0, 13, 17)],
+    'overlapping-fragments': lambda: [frame(ip(GUEST, WEB, 6, tcp(5000, 80, 2) + b'x' * 4, frag=0x2000)), frame(ip(GUEST, WEB, 6, tcp(5000, 22, 2), frag=0x2001)),
+                                      frame(ip(GUEST, WEB, 6, b'\0' * 16, frag=1)), frame(ip(GUEST, WEB, 6, b'\0' * 8, frag=0x1fff))],
+    'udp-fragments': lambda: [frame(ip(GUEST, WEB, 17, udp(1000, 9, b'x' * 32), frag=0x2000)), frame(ip(GUEST, WEB, 17, b'y' * 40, frag=0x2005)),
+                              frame(ip(GUEST, WEB, 17, b'z' * 8, frag=10))],
+    'qinq': lambda: [frame(struct.pack('!HHHH', 5, 0x8100, 6, 0x0800) + ip(GUEST, WEB, 17, PROBE), kind=0x88a8), frame(b'\0' * 46, kind=0x8847),
+                     frame(b'\x42\x42\x03' + b'\0' * 43, kind=46)],
+    'dhcp-offer-own-address': lambda: [frame(ip(GUEST, '255.255.255.255', 17, udp(67, 68, b'\x02\x01\x06\0' + b'\0' * 240)), dst=b'\xff' * 6)],
     'stray-tcp': lambda: [frame(ip(GUEST, WEB, 6, tcp(5000, 80, f))) for f in (16, 1, 4, 18, 0)],
     'gratuitous-arp': lambda: [frame(arp(1, GUEST_MAC, GATEWAY, GATEWAY), 0x0806, dst=b'\xff' * 6),
                                frame(arp(2, GUEST_MAC, '93.184.216.34', GATEWAY), 0x0806, dst=b'\xff' * 6)],

@@ -39,6 +39,11 @@ attack truncated malformed 4
 attack options "IP options" 2
 attack protocols protocol 6
 attack icmp-error protocol 1
+attack icmp-error-in-session protocol 7
+attack overlapping-fragments fragment 4
+attack udp-fragments fragment 3
+attack qinq "not IPv4" 3
+attack dhcp-offer-own-address "denied range" 1
 attack stray-tcp "no session" 5
 attack gratuitous-arp ARP 2
 attack ipv6-ra IPv6 1
