@@ -1,6 +1,7 @@
 #!/bin/bash
 # `./cube bench net [--json]`: CubeVS beside a plain forwarding path (veth pair, routing, nftables masquerade) between the same guest and the same world, in one
-# run, the two taking turns. Throughput by TCP, packets by small UDP datagrams, CPU as jiffies of the whole machine per packet.
+# run, the two taking turns. Throughput by TCP between two network stacks; packets by small UDP datagrams written to a TAP, so that no sender's or
+# receiver's socket is in the figure; CPU as jiffies of the whole machine per packet that arrived.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 export CUBE_ROOT=$root CUBE_BUILD_DIR="${CUBE_BUILD_DIR:-$root/build}"
@@ -30,27 +31,39 @@ table ip peer {
     }
 }
 NFT
+# For packets: two TAPs as the VMM has them, written to by a program that plays the guest; the world drops what arrives after counting it.
+flood=$CUBE_BUILD_DIR/bench/net/cube-bench-flood
+for tap in cbt3 peer1; do in_ns "$node" ip tuntap add "$tap" mode tap vnet_hdr && in_ns "$node" ip link set "$tap" up; done
+in_ns "$node" ip addr add 192.168.78.1/24 dev peer1
+cvs attach cbt3 3 || exit 1
+peer_mac=$(in_ns "$node" cat /sys/class/net/peer1/address)
 serve "$world" iperf3 -s -p 5201
 for _ in $(seq 100); do in_ns "$guest1" nc -z 93.184.216.34 5201 2>/dev/null && break; sleep 0.05; done
+in_ns "$node" ip neigh replace 93.184.216.34 lladdr "$(in_ns "$world" cat /sys/class/net/eth0/address)" dev up0 nud permanent
 
 busy() { awk '/^cpu / {print $2 + $3 + $4 + $7 + $8}' /proc/stat; }
-figure() { python3 -c 'import json, sys
-d = json.load(sys.stdin)
-print(d["end"]["sum_received"]["bits_per_second"] if sys.argv[1] == "tcp" else d["end"]["sum"]["packets"] - d["end"]["sum"]["lost_packets"])' "$1"; }
-measure() { # NAMESPACE -> "TCP_BITS PACKETS JIFFIES"
-    local tcp before packets
-    tcp=$(in_ns "$1" iperf3 -c 93.184.216.34 -J -t "$seconds" | figure tcp) || return 1
-    before=$(busy)
-    packets=$(in_ns "$1" iperf3 -c 93.184.216.34 -u -b 0 -l 64 -J -t "$seconds" | figure udp) || return 1
-    echo "$tcp $packets $(($(busy) - before))"
+arrived() { in_ns "$world" cat /sys/class/net/eth0/statistics/rx_packets; }
+throughput() { # NAMESPACE
+    in_ns "$1" iperf3 -c 93.184.216.34 -J -t "$seconds" | python3 -c 'import json, sys; print(json.load(sys.stdin)["end"]["sum_received"]["bits_per_second"])'
+}
+packets() { # TAP MAC ADDRESS -> "PACKETS JIFFIES"
+    local before=$(busy) had=$(arrived)
+    in_ns "$node" "$flood" send "$1" "$2" "$3" 16 "$seconds" >/dev/null || return 1
+    echo "$(($(arrived) - had)) $(($(busy) - before))"
 }
 arguments=()
 for _ in $(seq "$rounds"); do
-    read -r tcp1 packets1 jiffies1 <<< "$(measure "$guest1")"
-    read -r tcp2 packets2 jiffies2 <<< "$(measure "$peer")"
-    [ -n "${jiffies2:-}" ] || { echo "bench net: iperf3 failed" >&2; ip netns del "$peer"; exit 1; }
-    arguments+=(throughput-ratio x "$(python3 -c "print($tcp1 / $tcp2)")" pps-ratio x "$(python3 -c "print($packets1 / $packets2)")"
-        cpu-ratio x "$(python3 -c "print(($jiffies1 / $packets1) / ($jiffies2 / $packets2))")")
+    tcp1=$(throughput "$guest1") && tcp2=$(throughput "$peer") || { echo "bench net: iperf3 failed" >&2; ip netns del "$peer"; exit 1; }
+    arguments+=(throughput-ratio x "$(python3 -c "print($tcp1 / $tcp2)")")
+done
+in_ns "$world" "$flood" sink eth0
+for _ in $(seq "$rounds"); do
+    read -r packets1 jiffies1 <<< "$(packets cbt3 02:cb:00:00:00:02 169.254.0.21)"
+    read -r packets2 jiffies2 <<< "$(packets peer1 "$peer_mac" 192.168.78.2)"
+    [ -n "${jiffies2:-}" ] || { echo "bench net: the flood failed" >&2; ip netns del "$peer"; exit 1; }
+    arguments+=(pps-ratio x "$(python3 -c "print($packets1 / $packets2)")"
+        cpu-ratio x "$(python3 -c "print(($jiffies1 / $packets1) / ($jiffies2 / $packets2))")"
+        packets-per-second count "$((packets1 / seconds))")
 done
 ip netns del "$peer"
 json=

@@ -23,6 +23,8 @@
 #define SLOT_FIRST 16 /* the first addresses of the service net are the node's own */
 #define SERVICE_BITS 18
 #define SWEEP_MS 5000
+#define NAME_MIN_S 5 /* an answer without a life of its own is still there to be used once */
+#define NAME_MAX_S 86400
 
 static struct {
     struct node *node;
@@ -212,6 +214,9 @@ int network_attach(struct node *n, struct sandbox *sb, struct vm *vm, struct err
         network_detach(vm);
         return -1;
     }
+    /* cube-dns' log knows only the slot */
+    log_line(LOG_INFO, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "network slot %u",
+             vm->net_slot);
     return 0;
 }
 
@@ -271,9 +276,10 @@ void network_name_answered(uint32_t slot, const char *name, const uint32_t *addr
                            uint32_t ttl_s)
 {
     struct err e = {0};
+    uint32_t open_s = ttl_s < NAME_MIN_S ? NAME_MIN_S : ttl_s > NAME_MAX_S ? NAME_MAX_S : ttl_s;
     if (slot >= SLOTS || !net.slots[slot] || !vs_rules_allows_name(&net.rules[slot], name))
         return;
     for (size_t i = 0; i < n; i++)
-        if (network_names_open(net.vs, slot, name, addresses[i], ttl_s, &e) < 0)
+        if (network_names_open(net.vs, slot, name, addresses[i], open_s, &e) < 0)
             log_fail(&e, "opening an address of %s", name);
 }

@@ -24,6 +24,7 @@ struct dns_config {
     char *listen, *admin_listen, *upstreams, *slot_net, *opened;
     char *run_dir;
     int64_t rate;
+    bool log_names;
 };
 
 extern struct dns_config dns_config;

@@ -35,6 +35,8 @@ static const struct config_key keys[] = {
     {"run_dir", CONFIG_STR, offsetof(struct dns_config, run_dir), NULL, 0, 0, "directory of sockets"},
     {"rate", CONFIG_INT, offsetof(struct dns_config, rate), "100", 1, 100000,
      "questions per second and sandbox"},
+    {"log_names", CONFIG_BOOL, offsetof(struct dns_config, log_names), "true", 0, 0,
+     "log which names sandboxes ask for, 20 lines per second and sandbox at most"},
     {0},
 };
 

@@ -18,6 +18,7 @@
 #define TRY_MS 1500
 #define TRIES 3
 #define TICK_MS 250
+#define LOG_LINES 20 /* per second and sandbox */
 
 struct question {
     struct dns_asker who;
@@ -44,6 +45,8 @@ static struct {
     struct {
         int64_t at_ms;
         double tokens;
+        int64_t log_s; /* lines of this sandbox in this second */
+        int logged;
     } * rates;
 } r;
 
@@ -63,6 +66,28 @@ static bool rate_passed(uint32_t slot)
         return false;
     r.rates[slot].tokens -= 1;
     return true;
+}
+
+/* Who asked for what, and what came of it. A sandbox has a few lines per second, so that a flood of questions
+ * fills no disk; how many were left out is in the next second's first line. */
+static void note(uint32_t slot, const struct dns_question *q, const char *outcome, unsigned addresses)
+{
+    if (!dns_config.log_names)
+        return;
+    int left_out = 0;
+    if (r.rates[slot].log_s != now_s()) {
+        left_out = r.rates[slot].logged > LOG_LINES ? r.rates[slot].logged - LOG_LINES : 0;
+        r.rates[slot].log_s = now_s();
+        r.rates[slot].logged = 0;
+    }
+    if (r.rates[slot].logged++ >= LOG_LINES)
+        return;
+    if (left_out)
+        log_info("slot %u asked for %s, type %u: %s, %u addresses (%d earlier questions are not in this log)",
+                 slot, q->name, q->type, outcome, addresses, left_out);
+    else
+        log_info("slot %u asked for %s, type %u: %s, %u addresses", slot, q->name, q->type, outcome,
+                 addresses);
 }
 
 static void refuse(const struct dns_asker *who, const uint8_t *p, const struct dns_question *q, uint8_t rcode)
@@ -129,11 +154,15 @@ static void on_answer(void *arg, int status, int timeouts, unsigned char *p, int
         return;
     }
     if (!have || !dns_answer_parse(p, (size_t)len, &a)) {
+        note(x->who.slot, &x->q, "no answer", 0);
         metric_add(&dns_failures, 1);
         refuse(&x->who, x->query, &x->q, DNS_RCODE_SERVFAIL);
     } else if (points_into_denied(&a, x->q.name)) {
+        note(x->who.slot, &x->q, "denied, it points into a range that no sandbox may reach", 0);
         refuse(&x->who, x->query, &x->q, DNS_RCODE_NXDOMAIN);
     } else {
+        note(x->who.slot, &x->q, status == ARES_ENOTFOUND ? "no such name" : "answered",
+             (unsigned)a.n_addresses);
         dns_cache_put(r.cache, &x->q, p, (size_t)len, a.ttl, now_s());
         give(&x->who, &x->q, &a, p, (size_t)len);
     }
@@ -150,6 +179,7 @@ void dns_ask(const uint8_t *p, size_t n, const struct dns_asker *who)
     }
     if (!rate_passed(who->slot) || r.open >= QUESTIONS_MAX) {
         metric_add(&dns_limited, 1);
+        note(who->slot, &q, "refused, too many questions", 0);
         refuse(who, p, &q, DNS_RCODE_REFUSED);
         return;
     }
@@ -158,6 +188,7 @@ void dns_ask(const uint8_t *p, size_t n, const struct dns_asker *who)
     size_t have = dns_cache_get(r.cache, &q, now_s(), kept, sizeof kept);
     if (have && dns_answer_parse(kept, have, &a)) {
         metric_add(&dns_cache_hits, 1);
+        note(who->slot, &q, "answered from the cache", (unsigned)a.n_addresses);
         give(who, &q, &a, kept, have);
         return;
     }

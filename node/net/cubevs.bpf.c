@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -72,7 +73,9 @@ static __always_inline void count(__u32 slot, bool up, __u32 bytes, __u32 packet
 
 static __always_inline __u32 packets_of(const struct __sk_buff *skb)
 {
-    return skb->gso_segs ? skb->gso_segs : 1;
+    if (skb->gso_segs || !skb->gso_size)
+        return skb->gso_segs ? skb->gso_segs : 1;
+    return (skb->len + skb->gso_size - 1) / skb->gso_size; /* of a TAP: the segments were not counted yet */
 }
 
 /* RFC 826 request as a guest sends it: Ethernet, IPv4. */
@@ -229,6 +232,8 @@ int from_cube(struct __sk_buff *skb)
         return drop(slot, why, NULL);
     if (p.src != bpf_htonl(VS_GUEST_IP))
         return drop(slot, VS_DROP_SPOOF_IP, &p);
+    if (!checksum_place_right(skb, p.proto))
+        return drop(slot, VS_DROP_MALFORMED, &p);
     if (p.dst == bpf_htonl(VS_GATEWAY_IP))
         return to_service(skb, cfg, slot, &p);
     __u16 nat_port = 0;

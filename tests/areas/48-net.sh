@@ -8,5 +8,6 @@ tests/net/nodes.sh
 tests/net/world.sh
 "$CUBE_BUILD_DIR/tests/net/net-policy-test"
 "$CUBE_BUILD_DIR/tests/net/net-fuzz-test"
+"$CUBE_BUILD_DIR/tests/net/net-table-test"
 tests/net/dns.sh
 command -v node >/dev/null && tests/net/real.sh || echo "SKIP net: no node (the SDK wants 20.18 or later)"

@@ -35,5 +35,11 @@ is "also when only one of its addresses is" "3" "$(ask "$guest1" mixed.test)"
 is "a long answer is cut over UDP" "0 truncated" "$(ask "$guest1" other.test >/dev/null; ask "$guest1" big.test | cut -c1-11)"
 case "$(ask "$guest1" www.allowed.test udp 300)" in *"x 5"*) echo "PASS net: a flood of questions meets the sandbox's rate";; *) echo "FAIL net: no limit on questions";; esac
 is "while another sandbox is answered" "0 1.1.1.1" "$(ask "$guest2" other.test)"
+log() { grep -c "$1" "$pins_root/server.log"; }
+check_log() { [ "$(log "$2")" -ge 1 ] && echo "PASS net: $1" || echo "FAIL net: $1: no line like '$2'"; }
+check_log "names are logged with their sandbox" "slot 1 asked for www.allowed.test, type 1: answered"
+check_log "from the cache, too" "slot 2 asked for www.allowed.test, type 1: answered from the cache"
+check_log "and what was denied" "slot 1 asked for rebind.test, type 1: denied"
+[ "$(log 'slot 1 asked')" -lt 200 ] && echo "PASS net: a flood of questions does not fill the log" || echo "FAIL net: $(log 'slot 1 asked') lines in the log"
 curl=$(in_ns "$node" curl -s http://127.0.0.1:3144/metrics)
 case "$curl" in *cube_dns_denied_answers_total*) echo "PASS net: cube-dns shows its metrics";; *) echo "FAIL net: no metrics of cube-dns";; esac
