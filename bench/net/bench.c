@@ -102,7 +102,8 @@ static int measure_change(struct vs *v, int prog, struct err *e)
     struct vs_cidr all = {0};
     for (int i = 0; i < 50; i++) {
         uint32_t verdict = 0;
-        if (i % 16 == 0 && vs_sweep(v, NULL, NULL, e) < 0) /* as the node does: tables are readied every 5 s */
+        if (i % 16 == 0 &&
+            vs_sweep(v, NULL, NULL, e) < 0) /* as the node does: tables are readied every 5 s */
             return -1;
         int64_t start = clock_mono_us();
         if (vs_set_policy(v, SLOT, NULL, 0, &all, (size_t)(i % 2), 0, e) < 0)

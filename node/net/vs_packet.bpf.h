@@ -103,7 +103,8 @@ static __always_inline enum vs_drop packet_parse(struct __sk_buff *skb, struct p
     return VS_DROP_NONE;
 }
 
-/* The fields of the kernel's own buffer that __sk_buff does not show; found by name in the running kernel (CO-RE). */
+/* The fields of the kernel's own buffer that __sk_buff does not show; found by name in the running kernel
+ * (CO-RE). */
 struct sk_buff {
     __u8 ip_summed : 2;
     __u16 csum_start, csum_offset;
@@ -112,9 +113,9 @@ struct sk_buff {
 
 #define SUMMED_PARTIAL 3 /* CHECKSUM_PARTIAL: to be completed later */
 
-/* A guest may leave its transport's checksum to the host, and says where that lies. The host completes it after this
- * program, by writing two bytes of the guest's choice wherever it said: nowhere but in the transport's own field, or
- * a guest would change its packet's addresses behind our back. */
+/* A guest may leave its transport's checksum to the host, and says where that lies. The host completes it
+ * after this program, by writing two bytes of the guest's choice wherever it said: nowhere but in the
+ * transport's own field, or a guest would change its packet's addresses behind our back. */
 static __always_inline bool checksum_place_right(struct __sk_buff *skb, __u8 proto)
 {
     struct sk_buff *k = (void *)skb;

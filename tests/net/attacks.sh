@@ -71,6 +71,7 @@ header_attack() { # NAME
 header_attack checksum-over-headers
 header_attack checksum-of-icmp
 header_attack segments-elsewhere
+header_attack segments-of-one-byte
 in_ns "$node" python3 "$CUBE_ROOT/tests/net/vnet.py" cbt3 honest >/dev/null
 for _ in $(seq 40); do tcpdump -nn -r "$pins_root/world.pcap" 2>/dev/null | grep -q 'UDP' && break; sleep 0.05; done
 case "$(tcpdump -nn -vv -r "$pins_root/world.pcap" udp 2>/dev/null | tr '\n' ' ')" in

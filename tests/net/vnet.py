@@ -35,6 +35,7 @@ FRAMES = {
     'checksum-over-headers': everywhere,
     'checksum-of-icmp': lambda: [header(34, 2) + frame(ip(GUEST, WEB, 1, struct.pack('!BBHI', 8, 0, 0, 1) + b'x' * 32)) for _ in range(3)],
     'segments-elsewhere': lambda: [header(s, 16, gso='tcp4', size=500, length=54) + LARGE_TCP for s in (26, 14, 38)],
+    'segments-of-one-byte': lambda: [header(34, 16, gso='tcp4', size=n, length=54) + LARGE_TCP for n in (1, 2, 3)],
     # honest ones: they must pass
     'honest': lambda: [header(34, 6) + PLAIN_UDP],
 }
