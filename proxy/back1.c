@@ -113,13 +113,19 @@ static void back1_cancel(struct exchange *x)
 
 static bool back1_blocked(struct exchange *x)
 {
-    return dp_io_blocked(&x->conn->io);
+    return dp_io_blocked(&x->conn->io) || x->up.in_pipe;
+}
+
+static struct dp_io *back1_plain(struct exchange *x)
+{
+    struct back *b = x->conn;
+    return b->corked || b->request_chunked || b->body == BODY_RAW ? NULL : &b->io;
 }
 
 static void back1_pull(struct exchange *x)
 {
     struct back *b = x->conn;
-    if (!b->in_read && (b->io.readable || b->in))
+    if (!b->in_read && (b->io.readable || b->in || x->down.in_pipe))
         dp_defer(b->worker->loop, &b->again);
 }
 
@@ -128,7 +134,8 @@ static const struct back_ops back1_ops = {.data = back1_data,
                                           .flush = back1_flush,
                                           .cancel = back1_cancel,
                                           .blocked = back1_blocked,
-                                          .pull = back1_pull};
+                                          .pull = back1_pull,
+                                          .plain = back1_plain};
 
 void back1_drained(struct back *b)
 {
@@ -139,30 +146,10 @@ void back1_drained(struct back *b)
 
 /* ---- answer ---- */
 
-/* The connection ended or the answer is malformed. */
-static void answer_broken(struct back *b)
-{
-    struct exchange *x = b->x;
-    bool reused = b->reused, got = b->got_bytes;
-    b->x = NULL;
-    back_close(b, true);
-    if (x == NULL)
-        return;
-    x->back = NULL;
-    x->conn = NULL;
-    if (!got && x->state == X_SENT)
-        exchange_broken(x, reused);
-    else
-        exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
-}
-
 static void answer_complete(struct back *b, const struct http_head *trailers)
 {
-    struct exchange *x = b->x;
-    bool keep = b->keep_alive && x->request_done;
-    x->back = NULL;
-    x->conn = NULL;
-    b->x = NULL;
+    bool keep = b->keep_alive && b->x->request_done;
+    struct exchange *x = back_part(b);
     if (keep)
         back_release(b);
     else
@@ -201,7 +188,7 @@ static bool head_take(struct back *b, const char *p, size_t n)
     struct exchange *x = b->x;
     struct http_head *m = &b->worker->response;
     if (http_parse_response(p, n, m) != 0) {
-        answer_broken(b);
+        back_lost(b);
         return false;
     }
     b->scan = (struct http_scan){0};
@@ -210,7 +197,7 @@ static bool head_take(struct back *b, const char *p, size_t n)
         return b->x == x;
     }
     if (m->status == 101 && (!http_has(m, HDR_UPGRADE) || x->request_body || !x->may_upgrade)) {
-        answer_broken(b);
+        back_lost(b);
         return false;
     }
     body_framing(b, x, m);
@@ -266,7 +253,7 @@ static ssize_t chunks_decode(struct back *b, const char *p, size_t n)
         case CHUNKED_MORE:
             return (ssize_t)total;
         default:
-            answer_broken(b);
+            back_lost(b);
             return -1;
         }
     }
@@ -290,7 +277,7 @@ static bool body_take(struct back *b, const char *p, size_t n)
             return chunks_decode(b, p, n) >= 0;
         enum chunked_event ev = chunked_skip(&b->chunked, p, n, &used);
         if (ev == CHUNKED_BAD) {
-            answer_broken(b);
+            back_lost(b);
             return false;
         }
         complete = ev == CHUNKED_END || b->chunked.state == CHUNKED_STATE_END;
@@ -308,6 +295,7 @@ static bool body_take(struct back *b, const char *p, size_t n)
         answer_complete(b, NULL);
         return false;
     }
+    bulk_down_consider(x, b, n);
     return true;
 }
 
@@ -323,7 +311,7 @@ static bool answer_take(struct back *b, const char *p, size_t n)
                 return true; /* `p` is b->in already */
             b->in = dp_mem_get(n > 2048 ? HTTP_HEAD_MAX * 2 : 4096, &b->in_cap);
             if (b->in == NULL) {
-                answer_broken(b);
+                back_lost(b);
                 return false;
             }
             memcpy(b->in, p, n);
@@ -331,7 +319,7 @@ static bool answer_take(struct back *b, const char *p, size_t n)
             return true;
         }
         if (end < 0) {
-            answer_broken(b);
+            back_lost(b);
             return false;
         }
         if (!head_take(b, p, (size_t)end))
@@ -363,7 +351,7 @@ static bool answer_take_more(struct back *b, const char *p, size_t n)
         uint32_t cap;
         char *q = dp_mem_get(b->in_len + n, &cap);
         if (q == NULL) {
-            answer_broken(b);
+            back_lost(b);
             return false;
         }
         memcpy(q, b->in, b->in_len);
@@ -393,7 +381,7 @@ static void answer_ended(struct back *b)
     if (b->body == BODY_UNTIL_CLOSE && x->state == X_ANSWERING)
         answer_complete(b, NULL);
     else
-        answer_broken(b);
+        back_lost(b);
 }
 
 void back1_read(struct back *b)
@@ -401,6 +389,15 @@ void back1_read(struct back *b)
     struct exchange *x = b->x;
     b->in_read = true;
     for (int i = 0; i < ROUNDS && b->x == x && x && b->state == BACK_BUSY; i++) {
+        if (x->down.bulk || x->down.in_pipe) {
+            enum pump_result r = bulk_down(x, b);
+            if (r == PUMP_DONE)
+                answer_complete(b, NULL);
+            if (r != PUMP_COPY) {
+                b->in_read = false;
+                return;
+            }
+        }
         if (x->state == X_ANSWERING && x->front->blocked(x))
             break;
         /* A length leaves no reason to read beyond it; a short last read also saves the read that finds
@@ -412,7 +409,7 @@ void back1_read(struct back *b)
             if (n == DP_IO_END)
                 answer_ended(b);
             else
-                answer_broken(b);
+                back_lost(b);
             break;
         }
         if (b->in ? !answer_take_more(b, b->worker->scratch, (size_t)n)

@@ -56,11 +56,8 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uin
 
 static void answer_finish(struct back2 *h, const struct http_head *trailers)
 {
-    struct exchange *x = h->b->x;
+    struct exchange *x = back_part(h->b);
     h->ended = true;
-    h->b->x = NULL;
-    x->back = NULL;
-    x->conn = NULL;
     x->front->finish(x, trailers);
 }
 
@@ -137,18 +134,15 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
 static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, void *user)
 {
     struct back2 *h = user;
-    struct exchange *x = h->b->x;
     if (id != h->stream)
         return 0;
     h->stream = -1;
     if (h->unconsumed)
         nghttp2_session_consume_connection(session, h->unconsumed);
     h->unconsumed = 0;
+    struct exchange *x = back_part(h->b);
     if (x == NULL)
         return 0;
-    h->b->x = NULL;
-    x->back = NULL;
-    x->conn = NULL;
     x->reset_code = code;
     exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
     return 0;
@@ -324,22 +318,6 @@ static const struct back_ops back2_ops = {.data = back2_data,
 
 /* ---- connection ---- */
 
-static void connection_lost(struct back *b)
-{
-    struct exchange *x = b->x;
-    bool reused = b->reused, got = b->got_bytes;
-    b->x = NULL;
-    back_close(b, true);
-    if (x == NULL)
-        return;
-    x->back = NULL;
-    x->conn = NULL;
-    if (!got && x->state == X_SENT)
-        exchange_broken(x, reused);
-    else
-        exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
-}
-
 /* After reading or sending: back to the pool when its exchange is over. */
 static void settle(struct back *b)
 {
@@ -366,7 +344,7 @@ void back2_read(struct back *b)
         if (n == DP_IO_AGAIN)
             break;
         if (n <= 0) {
-            connection_lost(b);
+            back_lost(b);
             return;
         }
         h->reading = true;
@@ -375,12 +353,12 @@ void back2_read(struct back *b)
         if (b->state == BACK_CLOSED)
             return;
         if (used < 0 || !h2_flush(h->session, &b->io)) {
-            connection_lost(b);
+            back_lost(b);
             return;
         }
     }
     if (!h2_flush(h->session, &b->io) || b->io.wfailed) {
-        connection_lost(b);
+        back_lost(b);
         return;
     }
     if (b->x && !b->x->request_done && h2_out_pending(&h->out) < H2_OUT_FULL)

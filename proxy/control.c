@@ -379,6 +379,11 @@ struct loop *control_loop(struct proxy *p)
     return p->control->loop;
 }
 
+void control_accepting(struct proxy *p)
+{
+    announce_start(p, p->control->redis, p->control->key_prefix);
+}
+
 bool control_ready(struct proxy *p)
 {
     return redis_connected(p->control->redis);

@@ -56,6 +56,7 @@ struct exchange *exchange_new(struct worker *w, const struct front_ops *front, v
     x->front_data = front_data;
     x->timer.fire = on_timer;
     x->bury.run = on_bury;
+    x->up.pipe[0] = x->up.pipe[1] = x->down.pipe[0] = x->down.pipe[1] = -1;
     x->start_us = dp_now_us(w->loop);
     x->head = dp_mem_get(n, &x->head_cap);
     x->head_len = (uint32_t)n;
@@ -143,10 +144,14 @@ static void exchange_end(struct exchange *x)
     x->state = X_DONE;
     dp_timer_stop(&x->timer);
     head_release(x);
+    bulk_stop(x);
     x->front = NULL;
     if (s) {
-        if (x->counted)
+        if (x->counted) {
             s->exchanges--;
+            if (s->share)
+                atomic_fetch_sub_explicit(&s->share->in_flight, 1, memory_order_relaxed);
+        }
         x->sandbox = NULL;
         sandbox_release(s);
     }
@@ -181,6 +186,7 @@ static void exchange_detach(struct exchange *x)
     default:
         break;
     }
+    bulk_stop(x);
     x->back = NULL;
     x->conn = NULL;
 }
@@ -390,7 +396,9 @@ void exchange_routed(struct exchange *x)
         return;
     }
     if (!x->counted) {
-        if (s->exchanges >= x->worker->proxy->cfg.max_per_sandbox) {
+        if (atomic_fetch_add_explicit(&s->share->in_flight, 1, memory_order_relaxed) >=
+            x->worker->proxy->cfg.max_per_sandbox) {
+            atomic_fetch_sub_explicit(&s->share->in_flight, 1, memory_order_relaxed);
             exchange_fail(x, ANSWER_TOO_MANY_CONNECTIONS, NULL);
             return;
         }
@@ -476,6 +484,7 @@ void exchange_not_connected(struct exchange *x, enum connect_result why)
 
 void exchange_broken(struct exchange *x, bool reused)
 {
+    bulk_stop(x);
     x->back = NULL;
     x->conn = NULL;
     if (reused && x->idempotent && !x->request_body && x->head && x->tries < CONNECT_TRIES) {

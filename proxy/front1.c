@@ -42,7 +42,7 @@ void front1_close(struct front1 *c, bool reset)
         exchange_cancel(x);
     dp_timer_stop(&c->timer);
     front_link_remove(c->worker, &c->link);
-    client_leave(c->worker, c->client);
+    share_leave(c->client);
     front1_in_free(c);
     dp_io_close(&c->io, reset);
     dp_bury(c->worker->loop, &c->bury);
@@ -184,6 +184,7 @@ static void bytes_arrived(struct front1 *c, const char *p, size_t n)
         used = front1_body_feed(c, p, n);
         if (c->x && c->x->back)
             c->x->back->flush(c->x);
+        bulk_up_consider(c, n);
         break;
     case FRONT_RAW:
         c->x->back->data(c->x, p, n);
@@ -231,6 +232,8 @@ static void front_read(struct front1 *c)
     for (int i = 0; i < ROUNDS; i++) {
         while (c->in_len && in_take(c))
             ;
+        if (c->x && (c->x->up.bulk || c->x->up.in_pipe) && !bulk_up(c))
+            break;
         if (c->state == FRONT_CLOSED || !may_read(c) || (c->in_len && c->state != FRONT_HEAD))
             break;
         ssize_t n = dp_io_read(&c->io, c->worker->scratch, SCRATCH);
@@ -249,6 +252,8 @@ static void front_read(struct front1 *c)
     c->in_read = false;
     if (c->state == FRONT_CLOSED)
         return;
+    if (c->state == FRONT_BUSY && c->body_done && c->in_len == 0)
+        dp_io_settle(&c->io);
     /* The end of the client's stream while its request runs: it has left, and what it asked for is no longer
      * wanted. */
     if (c->state == FRONT_BUSY &&
@@ -312,13 +317,13 @@ static void on_link_drain(struct front_link *l)
         c->close_after = true;
 }
 
-void front1_start(struct worker *w, int fd, SSL *ssl, struct client *client, const char *address)
+void front1_start(struct worker *w, int fd, SSL *ssl, struct share *client, const char *address)
 {
     struct front1 *c = calloc(1, sizeof *c);
     if (c == NULL) {
         SSL_free(ssl);
         close(fd);
-        client_leave(w, client);
+        share_leave(client);
         return;
     }
     *c = (struct front1){.io = {.on_read = on_read, .on_drain = on_drain},

@@ -9,7 +9,7 @@ struct front1 {
     struct dp_io io; /* first */
     struct front_link link;
     struct worker *worker;
-    struct client *client;
+    struct share *client;
     struct exchange *x;
     enum front1_state state;
     bool undecided; /* no byte yet: may be h2 */
@@ -48,5 +48,10 @@ void front1_refuse(struct front1 *c, enum answer_kind kind);
 bool front1_can_feed(const struct front1 *c);
 /** Hands body bytes to the back. Returns how many were used; the exchange may be over after it. */
 size_t front1_body_feed(struct front1 *c, const char *p, size_t n);
+/** `n` bytes of the body were just read at once: sets x->up when the rest is worth moving in bulk. */
+void bulk_up_consider(struct front1 *c, size_t n);
+/** Moves bytes of the body while x->up is in bulk (or its pipe holds some). false: nothing more can be done
+ * now. */
+bool bulk_up(struct front1 *c);
 /** Bytes at the start of a request (and perhaps of its body). Returns how many were used. */
 size_t front1_bytes_take(struct front1 *c, const char *p, size_t n);

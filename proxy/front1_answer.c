@@ -140,7 +140,19 @@ static void front_abort(struct exchange *x)
 static bool front_blocked(struct exchange *x)
 {
     struct front1 *c = x->front_data;
-    return dp_io_blocked(&c->io);
+    return dp_io_blocked(&c->io) || x->down.in_pipe;
+}
+
+static struct dp_io *front_plain(struct exchange *x)
+{
+    struct front1 *c = x->front_data;
+    return c->corked || c->chunk_out ? NULL : &c->io;
+}
+
+static void front_active(struct exchange *x)
+{
+    struct front1 *c = x->front_data;
+    c->active_ms = dp_now_ms(c->worker->loop);
 }
 
 static void front_pull(struct exchange *x)
@@ -160,4 +172,6 @@ const struct front_ops front1_ops = {.head = front_head,
                                      .abort = front_abort,
                                      .flush = front_flush,
                                      .blocked = front_blocked,
-                                     .pull = front_pull};
+                                     .pull = front_pull,
+                                     .plain = front_plain,
+                                     .active = front_active};

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS = 8 };
+enum { ROUNDS = 8, LINGER_MS = 1000 };
 
 static void on_read(struct dp_io *io);
 
@@ -55,7 +55,7 @@ static void front_close(struct front2 *c, bool reset)
     c->all = NULL;
     dp_timer_stop(&c->timer);
     front_link_remove(c->worker, &c->link);
-    client_leave(c->worker, c->client);
+    share_leave(c->client);
     dp_io_close(&c->io, reset);
     dp_bury(c->worker->loop, &c->bury);
 }
@@ -82,8 +82,13 @@ static void on_send(struct dp_task *t)
             return;
     }
     bool over = !nghttp2_session_want_read(c->session) && !nghttp2_session_want_write(c->session);
-    if ((over || (c->draining && c->streams == 0)) && !dp_io_blocked(&c->io))
+    if (!(over || (c->draining && c->streams == 0)) || dp_io_blocked(&c->io))
+        return;
+    if (!c->client_left || c->draining)
         front_close(c, false);
+    else if (c->timer.link == NULL || c->timer.at_ms > dp_now_ms(c->worker->loop) + LINGER_MS)
+        /* What it sent behind its GOAWAY may be on its way, and closing before that would be a reset. */
+        dp_timer_start(c->worker->loop, &c->timer, LINGER_MS);
 }
 
 static void on_drain(struct dp_io *io)
@@ -132,13 +137,19 @@ static void on_timer(struct dp_timer *t)
 {
     struct front2 *c = (struct front2 *)((char *)t - offsetof(struct front2, timer));
     const struct proxy_config *cfg = &c->worker->proxy->cfg;
-    int64_t limit = c->streams ? cfg->idle_timeout_ms : cfg->keepalive_timeout_ms,
-            quiet = dp_now_ms(c->worker->loop) - c->active_ms;
+    if (c->client_left && c->streams == 0) {
+        front_close(c, false);
+        return;
+    }
+    int64_t limit = c->head_ms   ? cfg->head_timeout_ms
+                    : c->streams ? cfg->idle_timeout_ms
+                                 : cfg->keepalive_timeout_ms,
+            quiet = dp_now_ms(c->worker->loop) - (c->head_ms ? c->head_ms : c->active_ms);
     if (quiet < limit) {
         dp_timer_start(c->worker->loop, t, limit - quiet);
         return;
     }
-    nghttp2_session_terminate_session(c->session, NGHTTP2_NO_ERROR);
+    nghttp2_session_terminate_session(c->session, c->head_ms ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_NO_ERROR);
     h2_flush(c->session, &c->io);
     front_close(c, false);
 }
@@ -176,12 +187,12 @@ static int session_make(struct front2 *c)
     return nghttp2_session_set_local_window_size(c->session, NGHTTP2_FLAG_NONE, 0, H2_CONNECTION_WINDOW);
 }
 
-void front2_adopt(struct worker *w, struct dp_io *io, struct client *client, const char *address, bool tls,
+void front2_adopt(struct worker *w, struct dp_io *io, struct share *client, const char *address, bool tls,
                   const char *first, size_t n)
 {
     struct front2 *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        client_leave(w, client);
+        share_leave(client);
         return; /* the caller closes the stream */
     }
     *c = (struct front2){.io = {.on_read = on_read, .on_drain = on_drain},

@@ -7,12 +7,14 @@ struct front2 {
     struct dp_io io; /* first */
     struct front_link link;
     struct worker *worker;
-    struct client *client;
+    struct share *client;
     nghttp2_session *session;
     struct stream2 *all;
     bool closed, tls, draining, read_again;
+    bool client_left; /* its GOAWAY came: no new streams */
     uint32_t streams;
     int64_t active_ms;
+    int64_t head_ms; /* when a head began that is not complete; 0 = none */
     struct dp_timer timer;
     struct dp_task send, bury;
     char address[46];

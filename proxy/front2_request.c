@@ -74,6 +74,11 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *f, void *user)
 {
     struct front2 *c = user;
+    /* From the first byte of a head to its last the clock runs, as for HTTP/1.1. */
+    int64_t now = dp_now_ms(c->worker->loop), limit = c->worker->proxy->cfg.head_timeout_ms;
+    c->head_ms = now;
+    if (c->timer.link == NULL || c->timer.at_ms > now + limit)
+        dp_timer_start(c->worker->loop, &c->timer, limit);
     if (f->hd.type != NGHTTP2_HEADERS || f->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
     struct stream2 *s = calloc(1, sizeof *s);
@@ -205,8 +210,12 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
 {
     struct front2 *c = user;
     c->active_ms = dp_now_ms(c->worker->loop);
+    if (f->hd.type == NGHTTP2_GOAWAY)
+        c->client_left = true;
     if (f->hd.type != NGHTTP2_HEADERS && f->hd.type != NGHTTP2_DATA)
         return 0;
+    if (f->hd.type == NGHTTP2_HEADERS)
+        c->head_ms = 0;
     struct stream2 *s = nghttp2_session_get_stream_user_data(session, f->hd.stream_id);
     if (s == NULL)
         return 0;

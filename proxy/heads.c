@@ -62,7 +62,8 @@ static void put_masked_host(struct out *o, const char *mask, uint16_t port)
 static bool wants_upgrade(const struct http_head *m)
 {
     struct str to = http_get(m, HDR_UPGRADE);
-    return m->upgrade && to.n && m->minor == 1 && !str_is(to, "h2c") && !m->chunked && m->content_length <= 0;
+    return m->upgrade && to.n && m->minor == 1 && !str_has_token(to, "h2c") && !m->chunked &&
+           m->content_length <= 0;
 }
 
 size_t request_build(struct exchange *x, bool *chunked)
@@ -156,12 +157,12 @@ size_t response_build(struct exchange *x, const struct http_head *m, bool close,
         put_lit(&o, "Connection: close\r\n");
     else if (x->http10 && m->status >= 200)
         put_lit(&o, "Connection: keep-alive\r\n");
+    if (x->woke && (m->status >= 200 || upgrade)) {
+        put_lit(&o, "Server-Timing: wake;dur=");
+        put_number(&o, x->wake_ms);
+        put_lit(&o, "\r\n");
+    }
     if (m->status >= 200) {
-        if (x->woke) {
-            put_lit(&o, "Server-Timing: wake;dur=");
-            put_number(&o, x->wake_ms);
-            put_lit(&o, "\r\n");
-        }
         /* A page of a sandbox under the shared origin must not become a page of the API's origin (DESIGN.md
          * §5). */
         if (x->by_path)

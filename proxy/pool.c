@@ -92,6 +92,30 @@ void back_close(struct back *b, bool reset)
     sandbox_release(s);
 }
 
+struct exchange *back_part(struct back *b)
+{
+    struct exchange *x = b->x;
+    b->x = NULL;
+    if (x) {
+        x->back = NULL;
+        x->conn = NULL;
+    }
+    return x;
+}
+
+void back_lost(struct back *b)
+{
+    bool reused = b->reused, got = b->got_bytes;
+    struct exchange *x = back_part(b);
+    back_close(b, true);
+    if (x == NULL)
+        return;
+    if (!got && x->state == X_SENT)
+        exchange_broken(x, reused);
+    else
+        exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
+}
+
 /* ---- opening ---- */
 
 static void preface_send(struct back *b, const struct route *r)
@@ -320,7 +344,9 @@ void pool_forget(struct exchange *x)
 
 void back_release(struct back *b)
 {
-    bool keep = b->gen == b->sandbox->route.gen && !b->io.rdhup && !b->io.failed && !dp_io_blocked(&b->io) &&
+    dp_io_settle(&b->io); /* what is still readable was not asked for */
+    bool keep = b->gen == b->sandbox->route.gen && (!b->io.readable || b->h2) && !b->io.rdhup &&
+                !b->io.failed && !dp_io_blocked(&b->io) &&
                 !atomic_load_explicit(&b->worker->proxy->draining, memory_order_relaxed);
     b->x = NULL;
     if (!keep) {
@@ -348,9 +374,8 @@ void pool_close_older(struct sandbox *s, uint64_t gen)
             not_connected(b, CONNECT_STALE);
         } else if (x) {
             bool answered = x->state == X_ANSWERING;
+            back_part(b);
             back_close(b, true);
-            x->back = NULL;
-            x->conn = NULL;
             if (answered)
                 exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
             else

@@ -6,6 +6,7 @@
 #include "proxy/answer.h"
 #include "proxy/chunked.h"
 #include "proxy/http1.h"
+#include "proxy/share.h"
 #include "proxy/route.h"
 #include "proxy/target.h"
 
@@ -13,6 +14,7 @@
 #include "lib/base/err.h"
 #include "lib/dp/io.h"
 #include "lib/dp/loop.h"
+#include "lib/dp/pump.h"
 
 #include <nghttp2/nghttp2.h>
 #include <pthread.h>
@@ -75,7 +77,6 @@ struct worker {
     char answer_head[HTTP_HEAD_MAX * 2]; /* an answer's */
     uint32_t fronts;                     /* open client connections */
     struct front_link *front_list;
-    struct client *clients[1024];
     struct relay_session *relay_sessions;
     struct dp_timer sweep;
     int64_t drain_ms;
@@ -91,16 +92,6 @@ struct front_link {
 };
 void front_link_add(struct worker *w, struct front_link *f);
 void front_link_remove(struct worker *w, struct front_link *f);
-
-/** Open connections of one client address. */
-struct client {
-    struct client *next;
-    uint32_t open;
-    uint8_t address[16];
-};
-struct client *client_enter(struct worker *w,
-                            const struct sockaddr *peer); /* NULL: over the limit, or no memory */
-void client_leave(struct worker *w, struct client *c);
 
 int worker_start(struct worker *w, struct err *e);
 /** Opens (or takes over) the sockets of all workers; `*confirm` >= 0: a predecessor waits for
@@ -128,12 +119,13 @@ struct pool {
 struct sandbox {
     struct worker *worker;
     struct sandbox *next;
+    struct share *share; /* requests in flight, of all workers */
     char id[SANDBOX_ID_LEN + 1];
     bool is_api;
     struct route route; /* copy; valid while route.serial is the cache's */
     struct pool *pools;
     struct back *backs;                    /* all connections, for closing on a new generation */
-    uint32_t exchanges;                    /* in flight */
+    uint32_t exchanges;                    /* in flight, of this worker */
     struct exchange *parked, **parked_end; /* in order of arrival */
     uint32_t parked_count, round;
     enum wait_kind waiting; /* what the parked wait for */
@@ -169,6 +161,10 @@ struct front_ops {
     void (*flush)(struct exchange *x); /* end of this batch of answers */
     bool (*blocked)(struct exchange *x);
     void (*pull)(struct exchange *x); /* the back takes request bytes (again) */
+    /** The client's stream, when body bytes may be written to it as they are; else NULL. No function: never.
+     */
+    struct dp_io *(*plain)(struct exchange *x);
+    void (*active)(struct exchange *x); /* bytes were written to that stream */
 };
 
 struct back_ops {
@@ -178,6 +174,8 @@ struct back_ops {
     void (*cancel)(struct exchange *x); /* the client is gone: the exchange must not be touched after */
     bool (*blocked)(struct exchange *x);
     void (*pull)(struct exchange *x); /* the front takes answer bytes (again) */
+    /** The same for the service's stream. */
+    struct dp_io *(*plain)(struct exchange *x);
 };
 
 enum exchange_state { X_ROUTE, X_PARKED, X_CONNECT, X_BACKOFF, X_SENT, X_ANSWERING, X_DONE };
@@ -203,7 +201,7 @@ struct exchange {
     bool request_body;  /* a body follows (or may follow) the head */
     bool request_done;  /* all of it was handed to the back */
     bool body_sent;     /* some of it was: no retry any more */
-    bool counted;       /* in sandbox->exchanges */
+    bool counted;       /* in sandbox->exchanges and in its share */
     bool verbatim;      /* the front takes chunked bytes as they are */
     bool front_decodes; /* the front hands over payload: an h1 back frames it as chunks */
     bool may_upgrade;   /* the request asked for an upgrade, and it was passed on */
@@ -212,6 +210,7 @@ struct exchange {
     bool authorised;            /* tokens were checked for this route */
     enum body_kind answer_body; /* how the answer's body ends */
     int64_t answer_length;
+    struct half up, down; /* bodies that are moved in bulk */
     enum answer_form form;
     bool connect_proto; /* Connect errors echo the codec */
     int status;
@@ -303,6 +302,10 @@ void pool_forget(struct exchange *x);
 /** The service is ready for another request. */
 void back_release(struct back *b);
 void back_close(struct back *b, bool reset);
+/** The connection and its exchange go separate ways; returns the exchange (NULL: it had none). */
+struct exchange *back_part(struct back *b);
+/** The connection ended, or what came is malformed: closes it, and its exchange is tried again or fails. */
+void back_lost(struct back *b);
 /** Closes every connection of a generation before `gen`. */
 void pool_close_older(struct sandbox *s, uint64_t gen);
 
@@ -310,6 +313,11 @@ void pool_close_older(struct sandbox *s, uint64_t gen);
 void back1_send(struct exchange *x, struct back *b);
 void back1_read(struct back *b);
 void back1_drained(struct back *b);
+/** The same as in front1.h, for the answer. Nothing more can be done now unless it says PUMP_COPY or
+ * PUMP_DONE. */
+void bulk_down_consider(struct exchange *x, struct back *b, size_t n);
+enum pump_result bulk_down(struct exchange *x, struct back *b);
+void bulk_stop(struct exchange *x);
 void back2_send(struct exchange *x, struct back *b);
 void back2_read(struct back *b);
 void back2_drained(struct back *b);
@@ -318,8 +326,8 @@ void back2_free(struct back *b);
 /* ---- fronts ---- */
 
 /** A new client connection; turns into an h2 front when ALPN or the first bytes say so. `ssl` may be NULL. */
-void front1_start(struct worker *w, int fd, SSL *ssl, struct client *client, const char *address);
-void front2_adopt(struct worker *w, struct dp_io *io, struct client *client, const char *address, bool tls,
+void front1_start(struct worker *w, int fd, SSL *ssl, struct share *client, const char *address);
+void front2_adopt(struct worker *w, struct dp_io *io, struct share *client, const char *address, bool tls,
                   const char *first, size_t n);
 
 /* ---- heads ---- */
@@ -340,6 +348,9 @@ void proxy_stop(struct proxy *p); /* drains */
 int control_start(struct proxy *p, struct loop *l, struct err *e);
 void control_worker_ended(struct proxy *p); /* from a worker thread; the last one ends the program */
 struct loop *control_loop(struct proxy *p);
+void control_accepting(struct proxy *p); /* announces the proxy in discovery */
+struct redis;
+void announce_start(struct proxy *p, struct redis *r, const char *key_prefix);
 bool control_ready(struct proxy *p);
 /** From a worker: look the route up in Redis, or wake the sandbox; the answer comes as sandbox_looked_up or
  * sandbox_woken. */

@@ -36,6 +36,11 @@ struct sandbox *sandbox_get(struct worker *w, const char *id)
     if (s == NULL)
         return NULL;
     memcpy(s->id, id, strlen(id) + 1);
+    s->share = share_enter(id, strlen(id), UINT32_MAX);
+    if (s->share == NULL) {
+        free(s);
+        return NULL;
+    }
     s->worker = w;
     s->parked_end = &s->parked;
     s->timer.fire = on_timer;
@@ -75,6 +80,7 @@ void sandbox_release(struct sandbox *s)
         free(p);
     }
     dp_timer_stop(&s->timer);
+    share_leave(s->share);
     free(s);
 }
 

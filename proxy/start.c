@@ -33,6 +33,7 @@ static void accept_start(void)
     }
     if (confirm >= 0)
         dp_handover_confirm(confirm);
+    control_accepting(proxy);
     log_info("%d workers on %s and %s", proxy->worker_count, proxy->cfg.listen,
              proxy->cfg.tls_listen[0] ? proxy->cfg.tls_listen : "no TLS");
 }

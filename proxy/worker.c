@@ -1,5 +1,5 @@
 /* A worker thread: its own loop, its own listening sockets (SO_REUSEPORT), nothing shared but the route cache
- * and counters. Owns the list of client connections and the count per client address. */
+ * and counters. Owns the list of client connections. */
 #include "proxy/proxy.h"
 
 #include "lib/base/log.h"
@@ -39,63 +39,25 @@ void front_link_remove(struct worker *w, struct front_link *f)
     w->fronts--;
 }
 
-/* ---- client addresses ---- */
-
-static void address_bytes(const struct sockaddr *peer, uint8_t out[16])
-{
-    memset(out, 0, 16);
-    if (peer->sa_family == AF_INET)
-        memcpy(out, &((const struct sockaddr_in *)peer)->sin_addr, 4);
-    else if (peer->sa_family == AF_INET6)
-        memcpy(out, &((const struct sockaddr_in6 *)peer)->sin6_addr, 16);
-}
-
-static struct client **client_slot(struct worker *w, const uint8_t a[16])
-{
-    uint32_t h = 2166136261u;
-    for (int i = 0; i < 16; i++)
-        h = (h ^ a[i]) * 16777619u;
-    return &w->clients[h % (sizeof w->clients / sizeof w->clients[0])];
-}
-
-struct client *client_enter(struct worker *w, const struct sockaddr *peer)
-{
-    uint8_t a[16];
-    address_bytes(peer, a);
-    struct client **slot = client_slot(w, a), *c = *slot;
-    while (c && memcmp(c->address, a, sizeof a) != 0)
-        c = c->next;
-    if (c == NULL) {
-        c = calloc(1, sizeof *c);
-        if (c == NULL)
-            return NULL;
-        memcpy(c->address, a, sizeof a);
-        c->next = *slot;
-        *slot = c;
-    }
-    if (c->open >= w->proxy->cfg.max_per_client)
-        return NULL;
-    c->open++;
-    return c;
-}
-
-void client_leave(struct worker *w, struct client *c)
-{
-    if (c == NULL || --c->open)
-        return;
-    struct client **at = client_slot(w, c->address);
-    while (*at != c)
-        at = &(*at)->next;
-    *at = c->next;
-    free(c);
-}
-
 /* ---- accepting ---- */
+
+/* An IPv4 address and the same one mapped into IPv6 are one client. NULL: over the limit, or no memory. */
+static struct share *client_enter(struct worker *w, const struct sockaddr *peer)
+{
+    uint8_t a[17] = {1}; /* no sandbox's ID begins so */
+    if (peer->sa_family == AF_INET) {
+        a[11] = a[12] = 0xff;
+        memcpy(a + 13, &((const struct sockaddr_in *)peer)->sin_addr, 4);
+    } else if (peer->sa_family == AF_INET6) {
+        memcpy(a + 1, &((const struct sockaddr_in6 *)peer)->sin6_addr, 16);
+    }
+    return share_enter(a, sizeof a, (uint32_t)w->proxy->cfg.max_per_client);
+}
 
 static void accept_one(struct worker *w, int fd, const struct sockaddr_storage *peer, bool tls)
 {
     char address[46] = "";
-    struct client *c = client_enter(w, (const struct sockaddr *)peer);
+    struct share *c = client_enter(w, (const struct sockaddr *)peer);
     if (c == NULL) {
         stats_add("refused_clients");
         close(fd);
@@ -107,7 +69,7 @@ static void accept_one(struct worker *w, int fd, const struct sockaddr_storage *
         inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)peer)->sin6_addr, address, sizeof address);
     SSL *ssl = tls ? tls_accept(w->proxy) : NULL;
     if (tls && ssl == NULL) {
-        client_leave(w, c);
+        share_leave(c);
         close(fd);
         return;
     }

@@ -6,12 +6,14 @@ import platform
 import re
 import resource
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 
-from cluster import BUILD, Cluster, die_with_parent, free_port, listening, sandbox_id, wait_for
+from cluster import BUILD, ROOT, Cluster, die_with_parent, free_port, listening, sandbox_id, wait_for
 from test_lifecycle import Lifecycle
 from test_http1 import Raw, by
 
@@ -110,24 +112,35 @@ def idle_websockets(c, host, proxy, count):
     return (status_mib(proxy.pid, "VmRSS") - before) * 1024 / count, p
 
 
-def main():
-    as_json = "--json" in sys.argv
-    say = lambda *a: print(*a, file=sys.stderr, flush=True)
-    load_before = os.getloadavg()[0]
-    missing = [p for p in ("haproxy", "nginx") if shutil.which(p) is None]
-    if missing:
-        sys.exit("bench ingress needs the Debian packages haproxy and nginx-light (missing: %s)" % ", ".join(missing))
-    with Cluster(proxies=2, access_log=False, config="  threads: 1\n  max_connections_per_sandbox: 100000\n", relay_config="  max_streams_per_sandbox: 100000\n") as c:
-        server = c.spawn([SERVER], "server")
-        backend = int(wait_for(lambda: (c.dir / "server.log").read_text().strip(), why="backend"))
-        sb, vm = c.sandbox({8000: backend})
-        host = "8000-%s.cube.test" % sb
-        proxy = c.proxies[0]
-        ha, ha_port = start_haproxy(c, backend)
-        ng, ng_port = start_nginx(c, backend)
-        targets = {"cube": (proxy.pid, proxy.port, host), "haproxy": (ha.pid, ha_port, "x.test"), "nginx": (ng.pid, ng_port, "x.test")}
+def say(*a):
+    print(*a, file=sys.stderr, flush=True)
+
+
+class Bench:
+    """One cluster with two proxies and a relay. `sb` is reached over a plain TCP backend behind a connector; `bulk` is served by the same
+    backend on its own in.sock, as a VMM does, so that between proxy and backend there is the relay alone."""
+
+    def __init__(self, c):
+        self.c = c
+        self.bulk = sandbox_id()
+        in_sock = c.generation(self.bulk, 1) / "in.sock"
+        self.server = c.spawn([SERVER, in_sock], "server")
+        self.backend = int(wait_for(lambda: (c.dir / "server.log").read_text().strip(), why="backend"))
+        c.route(self.bulk, 1)
+        self.sb, self.vm = c.sandbox({8000: self.backend})
+        self.host, self.bulk_host = ("8000-%s.cube.test" % s for s in (self.sb, self.bulk))
+        self.proxy = c.proxies[0]
+        self.rate = None
+
+    def targets(self):
+        ha, ha_port = start_haproxy(self.c, self.backend)
+        ng, ng_port = start_nginx(self.c, self.backend)
+        return {"cube": (self.proxy.pid, self.proxy.port, self.host), "haproxy": (ha.pid, ha_port, "x.test"), "nginx": (ng.pid, ng_port, "x.test")}
+
+    def cpu(self):
+        targets = self.targets()
         say("CPU per request: %d rounds of %d s with %d connections each" % (ROUNDS, SECONDS, CONNECTIONS))
-        cost, rates = per_request(c, targets)
+        cost, rates = per_request(self.c, targets)
         for name in targets:
             say("  %-8s %.1f µs of CPU per request (%s), %.0f requests/s" % (name, statistics.median(cost[name]),
                 " ".join("%.1f" % v for v in cost[name]), statistics.median(rates[name])))
@@ -137,72 +150,168 @@ def main():
         metric("cpu-vs-haproxy", "x", [a / b for a, b in zip(cost["cube"], cost["haproxy"])])
         metric("cpu-vs-nginx", "x", [a / b for a, b in zip(cost["cube"], cost["nginx"])])
         metric("rate", "per second", rates["cube"])
+        self.rate = statistics.median(rates["cube"])
 
-        half = int(statistics.median(rates["cube"]) / 2)
+    def latency(self):
+        if self.rate is None:
+            n, seconds = load("burst", self.proxy.port, self.bulk_host, 2, CONNECTIONS)
+            self.rate = int(n) / float(seconds)
+        half = int(self.rate / 2)
         added50, added99 = [], []
         for _ in range(ROUNDS):
-            d = [int(v) for v in load("rate", backend, host, half, SECONDS, CONNECTIONS)]
-            p = [int(v) for v in load("rate", proxy.port, host, half, SECONDS, CONNECTIONS)]
+            d = [int(v) for v in load("rate", self.backend, self.bulk_host, half, SECONDS, CONNECTIONS)]
+            p = [int(v) for v in load("rate", self.proxy.port, self.bulk_host, half, SECONDS, CONNECTIONS)]
             added50.append(p[1] - d[1])
             added99.append(p[2] - d[2])
             say("  at %d requests/s: direct p50 %d p99 %d µs, through proxy and relay p50 %d p99 %d µs" % (half, d[1], d[2], p[1], p[2]))
         results.append({"metric": "added", "unit": "µs", "n": ROUNDS, "p50": statistics.median(added50), "p99": statistics.median(added99), "max": max(added99)})
 
+    def transfer(self):
+        """Beside the direct connection haproxy, one hop of one process, says what a hop costs on this machine: generator and backend alone use up two cores."""
+        ha, ha_port = start_haproxy(self.c, self.backend)
+        load("put", self.proxy.port, self.bulk_host, 1 << 26)
         for verb, name in (("put", "upload-vs-direct"), ("get", "download-vs-direct")):
-            ratios = []
+            ratios, haproxy = [], []
             for _ in range(ROUNDS):
-                direct, through = float(load(verb, backend, host, GiB2)[0]), float(load(verb, proxy.port, host, GiB2)[0])
+                relay = self.c.relay.pid
+                direct = float(load(verb, self.backend, self.host, GiB2)[0])
+                cpu = [cpu_s(p) for p in (self.proxy.pid, relay, ha.pid)]
+                through = float(load(verb, self.proxy.port, self.bulk_host, GiB2)[0])
+                hop = float(load(verb, ha_port, "x.test", GiB2)[0])
+                cpu = [cpu_s(p) - before for p, before in zip((self.proxy.pid, relay, ha.pid), cpu)]
                 ratios.append(direct / through)
-                say("  %s %.1f GiB: direct %.2f s, through %.2f s" % (verb, GiB2 / 2**30, direct, through))
+                haproxy.append(direct / hop)
+                say("  %s %.1f GiB: direct %.2f s, through proxy and relay %.2f s, through haproxy %.2f s; CPU of proxy %.2f, relay %.2f, haproxy %.2f s"
+                    % (verb, GiB2 / 2**30, direct, through, hop, *cpu))
             metric(name, "x", ratios)
-        metric("rss", "MiB", [status_mib(proxy.pid, "VmHWM")])
-        say("  proxy resident high-water %.1f MiB" % status_mib(proxy.pid, "VmHWM"))
+            metric(name.replace("-vs-", "-haproxy-vs-"), "x", haproxy)
+        ha.terminate()
+        metric("rss", "MiB", [status_mib(self.proxy.pid, "VmHWM")])
+        say("  proxy resident high-water %.1f MiB" % status_mib(self.proxy.pid, "VmHWM"))
 
+    def websockets(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         count = min(int(os.environ.get("CUBE_BENCH_WEBSOCKETS", 5000)), (limit - 200) // 2)
-        held = [idle_websockets(c, host, p, count // 2) for p in c.proxies]
+        held = [idle_websockets(self.c, self.host, p, count // 2) for p in self.c.proxies]
         metric("idle-websocket", "KiB", [kib for kib, _ in held])
         say("  %d idle WebSockets: %.1f KiB each (limit of descriptors %d)" % (count, max(kib for kib, _ in held), limit))
-        vm2 = c.vm(sb, 2, {8000: backend})
+        self.c.vm(self.sb, 2, {8000: self.backend})
         t = time.time()
-        c.route(sb, 2)
+        self.c.route(self.sb, 2)
         gone = [float(p.stdout.readline().split()[1]) - t for _, p in held]
         say("  route change: the last of %d streams on 2 proxies was closed after %.1f ms" % (count, max(gone) * 1000))
 
-        # With few streams, as in life: how long until a proxy acts on the change.
+    def route(self):
+        """With few streams, as in life: how long until every proxy has acted on the change."""
         changes = []
-        for gen in range(3, 3 + 20):
-            p = [subprocess.Popen([str(LOAD), "ws", str(x.port), host, "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for x in c.proxies]
+        sb, _ = self.c.sandbox({8000: self.backend})
+        host = "8000-%s.cube.test" % sb
+        for gen in range(2, 2 + 30):
+            p = [subprocess.Popen([str(LOAD), "ws", str(x.port), host, "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for x in self.c.proxies]
             for x in p:
                 x.stdout.readline()
-            v = c.vm(sb, gen, {8000: backend})
+            self.c.vm(sb, gen, {8000: self.backend})
             t = time.time()
-            c.route(sb, gen)
+            self.c.route(sb, gen)
             changes.append(max(float(x.stdout.readline().split()[1]) - t for x in p) * 1000)
         metric("route-change", "ms", changes)
 
-        life = Lifecycle(c)
+    def wake(self):
+        life = Lifecycle(self.c)
         added = []
         for _ in range(30):
             s2 = sandbox_id()
-            c.route(s2, 1, state="paused", auto_resume=1)
-            k = Raw(c)
+            self.c.route(s2, 1, state="paused", auto_resume=1)
+            k = Raw(self.c)
             t = time.monotonic()
             k.send("GET /2 HTTP/1.1\r\n%s\r\n" % by(s2))
             life.calls.get(timeout=5)
             called = time.monotonic()
-            v = c.vm(s2, 2, {8000: backend})  # the node's resume, not counted
-            c.route(s2, 2, auto_resume=1)
+            v = self.c.vm(s2, 2, {8000: self.backend})  # the node's resume, not counted
+            self.c.route(s2, 2, auto_resume=1)
             resumed = time.monotonic()
             life.answer("ok 2 0")
             if k.answer()[0] != 200:
                 raise RuntimeError("wake failed")
             added.append((called - t + time.monotonic() - resumed) * 1000)
-            c.end(v)
+            self.c.end(v)
         metric("wake-added", "ms", added)
         life.p.kill()
-    out = {"name": "ingress", "environment": {"cores": os.cpu_count(), "kernel": platform.release(), "kvm": "not used", "load": round(load_before, 2),
-                                              "fd_limit": limit}, "results": results, "busy": load_before > 0.5 * os.cpu_count()}
+
+
+    def vm(self):
+        """CPU per request when the service is envd in a real sandbox. haproxy and nginx get the same VM behind a bridge that speaks to the relay."""
+        if os.geteuid() != 0 or not os.path.exists("/dev/kvm") or not (ROOT / "cube").exists():
+            say("  no VM here: the part `vm` is left out")
+            return
+        base = next(b for b in range(21000, 30000, 150) if all(port_free(b + o) for o in (0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141)))
+        home = self.c.dir / "vm"
+        (home / "run").mkdir(parents=True)
+        for d in (self.c.dir, home):
+            d.chmod(0o755)
+        where = ["--state", str(home / "state"), "--run", str(home / "run"), "--port-base", str(base)]
+        say("VM: starting a cluster on ports from %d" % base)
+        try:
+            log = open(self.c.dir / "cube-up.log", "w")
+            subprocess.run([str(ROOT / "cube"), "up", *where], stdout=log, stderr=log, check=True, env={**os.environ, "CUBE_BUILD_DIR": str(BUILD)})
+            self.vm_rounds(home, base)
+        finally:
+            subprocess.run([str(ROOT / "cube"), "down", *where], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "CUBE_BUILD_DIR": str(BUILD)})
+
+    def vm_rounds(self, home, base):
+        key = (home / "state/keys/api_key").read_text().strip()
+        ask = urllib.request.Request("http://127.0.0.1:%d/sandboxes" % base, data=b'{"templateID": "base", "timeout": 600}', headers={"X-API-Key": key, "Content-Type": "application/json"})
+        sb = json.load(urllib.request.urlopen(ask, timeout=60))["sandboxID"]
+        gen_dir = max((home / "run/sb" / sb).iterdir(), key=lambda d: int(d.name))
+        host = "49983-%s.x" % sb
+        bridge = self.c.spawn([BUILD / "bench/ingress/ingress-bridge", base + 41, sb, gen_dir.name, 49983, (gen_dir / "ticket").read_text().strip()], "bridge")
+        port = int(wait_for(lambda: (self.c.dir / "bridge.log").read_text().strip(), why="bridge"))
+        proxy = next(int(p) for p in os.listdir("/proc") if p.isdigit() and is_proxy_of(p, home))
+        ha, ha_port = start_haproxy(self.c, port)
+        ng, ng_port = start_nginx(self.c, port)
+        targets = {"cube": (proxy, base + 20, host), "haproxy": (ha.pid, ha_port, "x.test"), "nginx": (ng.pid, ng_port, "x.test")}
+        os.environ["LOAD_PATH"] = "/health"
+        cost, rates = per_request(self.c, targets)
+        del os.environ["LOAD_PATH"]
+        for name in targets:
+            say("  VM: %-8s %.1f µs of CPU per request, %.0f requests/s" % (name, statistics.median(cost[name]), statistics.median(rates[name])))
+        metric("cpu-vm", "µs", cost["cube"])
+        metric("cpu-vs-haproxy-vm", "x", [a / b for a, b in zip(cost["cube"], cost["haproxy"])])
+        metric("cpu-vs-nginx-vm", "x", [a / b for a, b in zip(cost["cube"], cost["nginx"])])
+        bridge.terminate()
+
+
+def port_free(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) != 0
+
+
+def is_proxy_of(pid, home):
+    try:
+        words = open("/proc/%s/cmdline" % pid).read().split("\0")
+    except OSError:
+        return False
+    return words[0].endswith("cube-proxy") and any(str(home) in w for w in words)
+
+
+SECTIONS = ["cpu", "latency", "transfer", "websockets", "route", "wake", "vm"]
+
+
+def main():
+    as_json = "--json" in sys.argv
+    only = next((a[len("--only="):].split(",") for a in sys.argv if a.startswith("--only=")), SECTIONS)
+    if not set(only) <= set(SECTIONS):
+        sys.exit("bench ingress --only= takes " + ", ".join(SECTIONS))
+    load_before = os.getloadavg()[0]
+    missing = [p for p in ("haproxy", "nginx") if shutil.which(p) is None]
+    if missing:
+        sys.exit("bench ingress needs the Debian packages haproxy and nginx-light (missing: %s)" % ", ".join(missing))
+    with Cluster(proxies=2, access_log=False, config="  threads: 1\n  max_connections_per_sandbox: 100000\n", relay_config="  max_streams_per_sandbox: 100000\n") as c:
+        b = Bench(c)
+        for name in only:
+            getattr(b, name)()
+    out = {"name": "ingress", "environment": {"cores": os.cpu_count(), "kernel": platform.release(), "kvm": "used by the part vm" if "vm" in only else "not used", "load": round(load_before, 2),
+                                              "fd_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[1]}, "results": results, "busy": load_before > 0.5 * os.cpu_count()}
     if as_json:
         print(json.dumps(out))
     else:

@@ -1,8 +1,10 @@
-/* The load generator of the ingress benchmark. Modes:
- *   rate PORT HOST RATE SECONDS CONNECTIONS   open loop: latency from the moment a request was due; prints n
- * p50 p99 max in µs burst PORT HOST SECONDS CONNECTIONS       closed loop: prints requests per second get
- * PORT HOST BYTES | put PORT HOST BYTES prints seconds ws PORT HOST COUNT                        opens COUNT
- * upgrades, prints "open", and "closed SECONDS" when all were closed by the other side
+/* The load generator of the ingress benchmark; LOAD_PATH in the environment replaces the path /11. Modes:
+ * - rate PORT HOST RATE SECONDS CONNECTIONS: open loop, latency from the moment a request was due; prints n,
+ * p50, p99, max (µs);
+ * - burst PORT HOST SECONDS CONNECTIONS: closed loop; prints requests and seconds;
+ * - get PORT HOST BYTES, put PORT HOST BYTES: prints seconds;
+ * - ws PORT HOST COUNT: opens COUNT upgrades, prints "open", and "closed SECONDS" when all were closed by the
+ * other side.
  */
 #include "lib/base/clock.h"
 #include "lib/dp/io.h"
@@ -93,20 +95,28 @@ static bool answer_whole(struct conn *c)
 {
     c->in[c->len] = 0;
     char *body = strstr(c->in, "\r\n\r\n"), *length = strcasestr(c->in, "content-length:");
+    if (body && strncmp(c->in, "HTTP/1.1 204", 12) == 0)
+        return true;
     return body && length && (size_t)(c->in + c->len - body - 4) >= strtoul(length + 15, NULL, 10);
+}
+
+/* Whether the answer is there; a broken one ends the program. */
+static bool answer_read(struct conn *c)
+{
+    ssize_t n = dp_io_read(&c->io, c->in + c->len, sizeof c->in - 1 - c->len);
+    if (n == DP_IO_AGAIN)
+        return false;
+    if (n <= 0 || (c->len += (size_t)n, strncmp(c->in, "HTTP/1.1 20", 11) != 0)) {
+        fprintf(stderr, "broken: %.*s\n", (int)c->len, c->in);
+        exit(1);
+    }
+    return answer_whole(c);
 }
 
 static void on_rate(struct dp_io *io)
 {
     struct conn *c = (struct conn *)io;
-    ssize_t n = dp_io_read(io, c->in + c->len, sizeof c->in - 1 - c->len);
-    if (n == DP_IO_AGAIN)
-        return;
-    if (n <= 0 || (c->len += (size_t)n, strncmp(c->in, "HTTP/1.1 200", 12) != 0)) {
-        fprintf(stderr, "broken: %.*s\n", (int)c->len, c->in);
-        exit(1);
-    }
-    if (!answer_whole(c))
+    if (!answer_read(c))
         return;
     int64_t now = clock_mono_us();
     if (done < 10000000)
@@ -151,14 +161,7 @@ static void conns_open(void (*on_read)(struct dp_io *))
 static void on_burst(struct dp_io *io)
 {
     struct conn *c = (struct conn *)io;
-    ssize_t n = dp_io_read(io, c->in + c->len, sizeof c->in - 1 - c->len);
-    if (n == DP_IO_AGAIN)
-        return;
-    if (n <= 0 || (c->len += (size_t)n, strncmp(c->in, "HTTP/1.1 200", 12) != 0)) {
-        fprintf(stderr, "broken: %.*s\n", (int)c->len, c->in);
-        exit(1);
-    }
-    if (!answer_whole(c))
+    if (!answer_read(c))
         return;
     done++;
     if (dp_now_us(loop) > end_us) {
@@ -242,9 +245,9 @@ int main(int argc, char **argv)
     setrlimit(RLIMIT_NOFILE, &files);
     port = (uint16_t)atoi(argv[2]);
     host = argv[3];
-    request_len =
-        (size_t)snprintf(request, sizeof request,
-                         "GET /11 HTTP/1.1\r\nHost: %s\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n", host);
+    request_len = (size_t)snprintf(request, sizeof request,
+                                   "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n",
+                                   getenv("LOAD_PATH") ? getenv("LOAD_PATH") : "/11", host);
     if (strcmp(argv[1], "get") == 0 || strcmp(argv[1], "put") == 0) {
         printf("%.6f\n", bulk(argv[1][0] == 'p', strtoull(argv[4], NULL, 10)));
         return 0;

@@ -1,5 +1,6 @@
 /* The backend of the ingress benchmark, one thread: GET /N answers N bytes, POST takes a body and answers
- * "ok", an upgrade is held open. Prints its port. Usage: ingress-server. */
+ * "ok", an upgrade is held open. Prints its port. With a path it listens there too, as a VMM does for a relay
+ * (internal.md §5: port u16, one status byte, raw bytes). Usage: ingress-server [IN_SOCK]. */
 #include "lib/base/buf.h"
 #include "lib/dp/io.h"
 
@@ -22,6 +23,7 @@ struct conn {
     char in[2048];
     uint32_t len;
     uint64_t body, answer; /* bytes still to read, to write */
+    uint8_t preamble;      /* bytes of the port that a relay has still to send */
     bool open, post;
 };
 
@@ -76,6 +78,18 @@ static void head_take(struct conn *c)
 
 static void serve(struct conn *c)
 {
+    while (c->preamble) {
+        ssize_t n = dp_io_read(&c->io, c->in, c->preamble);
+        if (n == DP_IO_AGAIN)
+            return;
+        if (n <= 0) {
+            conn_close(c);
+            return;
+        }
+        c->preamble -= (uint8_t)n;
+        if (c->preamble == 0)
+            dp_io_write(&c->io, "", 1);
+    }
     for (int i = 0; i < 64; i++) {
         if (dp_io_blocked(&c->io))
             return;
@@ -125,7 +139,7 @@ static void on_again(struct dp_task *t)
         serve(c);
 }
 
-static void on_accept(struct dp_watch *w, uint32_t events)
+static void accept_all(struct dp_watch *w, bool relay)
 {
     for (int i = 0; i < 64; i++) {
         int fd = accept4(w->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -134,12 +148,23 @@ static void on_accept(struct dp_watch *w, uint32_t events)
             return;
         *c = (struct conn){.io = {.on_read = on_io, .on_drain = on_io},
                            .bury = {.run = on_bury},
-                           .again = {.run = on_again}};
-        dp_io_open(&c->io, loop, fd, NULL, false);
+                           .again = {.run = on_again},
+                           .preamble = relay ? 2 : 0};
+        dp_io_open(&c->io, loop, fd, NULL, relay);
     }
 }
 
-int main(void)
+static void on_tcp(struct dp_watch *w, uint32_t events)
+{
+    accept_all(w, false);
+}
+
+static void on_relay(struct dp_watch *w, uint32_t events)
+{
+    accept_all(w, true);
+}
+
+int main(int argc, char **argv)
 {
     struct err e = {0};
     struct rlimit files;
@@ -149,11 +174,20 @@ int main(void)
     setrlimit(RLIMIT_NOFILE, &files);
     memset(bytes, 'x', sizeof bytes);
     loop = dp_loop_new();
-    struct dp_watch listener = {.ready = on_accept, .fd = dp_listen("127.0.0.1:0", false, &e)};
+    struct dp_watch listener = {.ready = on_tcp, .fd = dp_listen("127.0.0.1:0", false, &e)};
+    struct dp_watch in_sock = {.ready = on_relay, .fd = -1};
+    char path[256];
     struct sockaddr_in sa;
     socklen_t len = sizeof sa;
     if (listener.fd < 0 || getsockname(listener.fd, (struct sockaddr *)&sa, &len) != 0)
         return 1;
+    if (argc > 1) {
+        snprintf(path, sizeof path, "unix:%s", argv[1]);
+        in_sock.fd = dp_listen(path, false, &e);
+        if (in_sock.fd < 0)
+            return 1;
+        dp_watch_add(loop, &in_sock, DP_WATCH_LISTEN);
+    }
     printf("%u\n", ntohs(sa.sin_port));
     fflush(stdout);
     dp_watch_add(loop, &listener, DP_WATCH_LISTEN);

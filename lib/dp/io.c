@@ -266,6 +266,15 @@ ssize_t dp_io_splice_in(struct dp_io *io, int pipe_fd, size_t n)
     return DP_IO_FAILED;
 }
 
+void dp_io_settle(struct dp_io *io)
+{
+    char byte;
+    if (!io->readable || io->eof || io->failed || io->handshaking || (io->ssl && SSL_has_pending(io->ssl)))
+        return;
+    if (recv(io->watch.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN)
+        drained(io);
+}
+
 /* ---- closing ---- */
 
 static void shutdown_now(struct dp_io *io)

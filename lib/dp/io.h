@@ -41,6 +41,10 @@ enum { DP_IO_END = 0, DP_IO_AGAIN = -1, DP_IO_FAILED = -2 };
 /** Bytes read, or one of the above. */
 ssize_t dp_io_read(struct dp_io *io, void *p, size_t n);
 
+/** For an owner who stops reading at a known end and not at DP_IO_AGAIN: when nothing is left, clears
+ * `readable` and sees to it that the next byte, or the end, is told. */
+void dp_io_settle(struct dp_io *io);
+
 /** Writes all, keeping what does not fit now; false when writing has failed. Callers bound what they write:
  * they stop reading from the other side while dp_io_blocked. */
 bool dp_io_write(struct dp_io *io, const void *p, size_t n);

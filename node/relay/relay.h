@@ -4,6 +4,7 @@
 
 #include "lib/dp/io.h"
 #include "lib/dp/loop.h"
+#include "lib/dp/pump.h"
 #include "lib/net/preface.h"
 
 #include <openssl/ssl.h>
@@ -54,18 +55,3 @@ void stream_start(struct relay *r, int fd);
 int activity_serve(struct relay *r, struct err *e);
 /** Serves /metrics, /healthz, /readyz on a loopback address. */
 int relay_admin_serve(struct relay *r, struct err *e);
-
-/** One direction of an open stream; `pipe` holds what the destination did not take. */
-struct half {
-    struct dp_io *from, *to;
-    int pipe[2]; /* -1: none borrowed */
-    uint32_t in_pipe;
-    bool bulk; /* the last read filled its buffer: move pages instead of copying */
-    bool done; /* the end was passed on */
-    uint64_t bytes;
-};
-enum pump_result { PUMP_WAIT, PUMP_AGAIN, PUMP_DONE, PUMP_FAILED };
-/** Moves what can be moved without blocking, at most a few hundred KiB per call (PUMP_AGAIN: there is more).
- */
-enum pump_result pump_half(struct half *h);
-void pump_release(struct half *h);

@@ -1,5 +1,5 @@
 # The way in: real cube-proxy and cube-relay with a connector in the place of the VM.
-# limit: 300 s
+# limit: 420 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 export CUBE_BUILD=$CUBE_BUILD_DIR

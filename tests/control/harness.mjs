@@ -11,6 +11,7 @@ import path from 'node:path';
 const require = createRequire(path.join(process.env.CUBE_NODE_MODULES, 'x.js'));
 export const grpc = require('@grpc/grpc-js');
 const loader = require('@grpc/proto-loader');
+const AREA = process.env.CUBE_TEST_AREA || 'control';
 export const ROOT = process.env.CUBE_ROOT;
 export const BUILD = process.env.CUBE_BUILD_DIR || path.join(ROOT, 'build');
 
@@ -31,7 +32,7 @@ export function freePort() {
 
 const children = new Set();
 process.on('exit', () => { for (const p of children) p.kill('SIGKILL'); });
-process.on('uncaughtException', (e) => { console.log(`FAIL control: ${e.stack}`); process.exit(1); });
+process.on('uncaughtException', (e) => { console.log(`FAIL ${AREA}: ${e.stack}`); process.exit(1); });
 for (const s of ['SIGINT', 'SIGTERM']) process.on(s, () => process.exit(1));
 
 let failed = 0;
@@ -39,10 +40,10 @@ export async function test(name, fn) {
   const start = Date.now();
   try {
     await fn();
-    console.log(`PASS control: ${name} (${Date.now() - start} ms)`);
+    console.log(`PASS ${AREA}: ${name} (${Date.now() - start} ms)`);
   } catch (e) {
     failed++;
-    console.log(`FAIL control: ${name}: ${String(e.stack || e).split('\n').slice(0, 4).join(' | ')}`);
+    console.log(`FAIL ${AREA}: ${name}: ${String(e.stack || e).split('\n').slice(0, 4).join(' | ')}`);
   }
 }
 export function assert(cond, text) { if (!cond) throw new Error(text); }
@@ -211,7 +212,7 @@ export class Cluster {
       const at = text.search(/ERROR: (Address|Leak|Thread)Sanitizer|runtime error:|WARNING: ThreadSanitizer/);
       if (at >= 0) bad += `${f}: ${text.slice(at, at + 1500)}\n`;
     }
-    if (bad) { failed++; console.log(`FAIL control: sanitizer report: ${bad.replace(/\n/g, ' | ')}`); }
+    if (bad) { failed++; console.log(`FAIL ${AREA}: sanitizer report: ${bad.replace(/\n/g, ' | ')}`); }
     if (!process.env.KEEP) fs.rmSync(this.dir, { recursive: true, force: true });
     else console.log(`kept ${this.dir}`);
   }

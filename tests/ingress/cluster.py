@@ -6,6 +6,7 @@ import hmac
 import os
 import pathlib
 import random
+import re
 import shutil
 import socket
 import string
@@ -159,11 +160,16 @@ class Cluster:
             self.redis("HSET", key, *[x for kv in route.items() for x in kv])
         self.redis("XADD", "{c0}:ev", "MAXLEN", "~", 10000, "*", "kind", "route", "id", sandbox, "gen", gen, "state", state)
 
-    def vm(self, sandbox, gen, ports):
-        """Makes the node's directory of one generation and starts a connector in it."""
+    def generation(self, sandbox, gen):
+        """The node's directory of one generation."""
         final = self.run / "sb" / sandbox / str(gen)
         final.mkdir(parents=True)
         (final / "ticket").write_text(self.ticket(sandbox, gen) + "\n")
+        return final
+
+    def vm(self, sandbox, gen, ports):
+        """Makes it and starts a connector in it."""
+        final = self.generation(sandbox, gen)
         p = self.spawn([BUILD / "tests/ingress/connector", final / "in.sock", *["%d=%d" % kv for kv in ports.items()]], "vm-" + sandbox)
         wait_for(lambda: (final / "in.sock").exists(), why="in.sock")
         p.dir = final
@@ -187,6 +193,10 @@ class Cluster:
     def close(self):
         for p in reversed(self.children[:]):
             self.end(p)
+        for log in self.dir.glob("*.log"):
+            report = re.search(r"(ERROR: (Address|Leak)Sanitizer|runtime error:|WARNING: ThreadSanitizer).{0,3000}", log.read_text(errors="replace"), re.S)
+            if report:
+                print("FAIL ingress: sanitizer report in %s: %s" % (log.name, report.group(0)))
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def __enter__(self):

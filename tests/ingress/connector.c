@@ -2,7 +2,7 @@
  * one status byte, raw bytes) and connects to TCP ports of this host. Usage: connector SOCKET
  * [GUEST_PORT=HOST_PORT]…; a port that is not listed, or on which nobody listens, is answered with status 3.
  */
-#include "node/relay/relay.h"
+#include "lib/dp/pump.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -51,8 +51,9 @@ server.addService(service, {
   },
   Up(call, cb) {
     let n = 0;
-    call.on('data', (b) => (n += b.length));
-    call.on('end', () => cb(null, Buffer.from(String(n))));
+    const h = createHash('sha256');
+    call.on('data', (b) => { n += b.length; h.update(b); });
+    call.on('end', () => cb(null, Buffer.from(`${n} ${h.digest('hex')}`)));
   },
   Bidi(call) {
     call.on('data', (b) => call.write(b));
@@ -149,6 +150,8 @@ await check('a slow upload does not hold other streams', async () => {
   r.close(http2.constants.NGHTTP2_CANCEL);
 });
 await check('SSE flows at once; leaving cancels the service', async () => {
+  const whole = await ask(s, { ':path': '/sse?n=40' });
+  equal(whole.text, Array.from({ length: 40 }, (_, i) => `data: ${i}\n\n`).join(''));
   const r = s.request({ ':authority': name(8000), ':path': '/sse' });
   let text = '';
   await new Promise((ok) => r.on('data', (b) => ((text += b), text.includes('data: 5') && ok())));
@@ -206,11 +209,12 @@ await check('gRPC 500 unary calls one after the other and 200 at once', async ()
 await check('gRPC server stream of 64 MiB', async () => {
   const n = Buffer.alloc(4);
   n.writeUInt32BE(1024);
-  const bytes = await new Promise((ok, no) => {
-    let got = 0;
-    client.Down(n).on('data', (b) => (got += b.length)).on('end', () => ok(got)).on('error', no);
+  const got = await new Promise((ok, no) => {
+    let bytes = 0;
+    const h = createHash('sha256');
+    client.Down(n).on('data', (b) => { bytes += b.length; h.update(b); }).on('end', () => ok([bytes, h.digest('hex')])).on('error', no);
   });
-  equal(bytes, 64 << 20);
+  equal(got, [64 << 20, patternSha(64 << 20)]);
 });
 await check('gRPC client stream of 128 MiB', async () => {
   const n = await new Promise(async (ok, no) => {
@@ -218,7 +222,7 @@ await check('gRPC client stream of 128 MiB', async () => {
     for (let i = 0; i < 2048; i++) if (!k.write(block)) await new Promise((go) => k.once('drain', go));
     k.end();
   });
-  equal(n, String(128 << 20));
+  equal(n, `${128 << 20} ${patternSha(128 << 20)}`);
 });
 await check('gRPC bidi', async () => {
   const k = client.Bidi();

@@ -85,6 +85,13 @@ def get(c, path, host, headers="", tls=False):
     return Raw(c, tls).send("GET %s HTTP/1.1\r\n%s%s\r\n" % (path, host, headers)).answer()
 
 
+def memory_is_flat(c, after):
+    """The ceiling of the streaming matrix, for the proxy and the relay, asked after each row of it."""
+    proxy, relay = rss(c.proxies[0]), rss(c.relay)
+    print("   resident high-water after %s: proxy %.1f MiB, relay %.1f MiB" % (after, proxy, relay))
+    check(SANITIZED or (proxy <= 16 and relay <= 16), "memory after %s: proxy %.1f, relay %.1f MiB" % (after, proxy, relay))
+
+
 def rss(p):
     for line in open("/proc/%d/status" % p.pid):
         if line.startswith("VmHWM"):
@@ -278,9 +285,7 @@ def upload_and_download_matrix_is_byte_exact_in_flat_memory(c, sb, svc, other):
             equal(h.hexdigest(), pattern_sha(BULK), "sha of " + kind)
             if kind == "chunked":
                 equal(k.trailers.get("x-sum"), pattern_sha(BULK), "trailer")
-    hwm = rss(c.proxies[0])
-    print("   proxy resident high-water %.1f MiB, relay %.1f MiB" % (hwm, rss(c.relay)))
-    check(SANITIZED or hwm <= 16 * 1.0 + 8, "memory %.1f MiB" % hwm)
+    memory_is_flat(c, "uploads and downloads")
 
 
 @test
@@ -324,16 +329,21 @@ def truncated_answers_are_not_taken_for_whole(c, sb, svc, other):
 
 @test
 def sse_flows_at_once_and_a_leaving_client_is_noticed(c, sb, svc, other):
-    k = Raw(c).send("GET /sse HTTP/1.1\r\n%s\r\n" % by(sb))
-    k.head()
-    t = time.monotonic()
-    got = k.chunks()
-    for i in range(10):
-        equal(next(got), b"data: %d\n\n" % i)
-    check(time.monotonic() - t < 20, "events are held back")
-    k.s.shutdown(socket.SHUT_RDWR)
-    k.s.close()
-    wait_for(lambda: svc.last("/sse")["end"] == "gone", 20, "the service to see the end")
+    for tls in (False, True):
+        k = Raw(c, tls).send("GET /sse?n=40 HTTP/1.1\r\n%s\r\n" % by(sb))
+        k.head()
+        equal(b"".join(k.chunks()), b"".join(b"data: %d\n\n" % i for i in range(40)), "the whole stream")
+        k = Raw(c, tls).send("GET /sse HTTP/1.1\r\n%s\r\n" % by(sb))
+        k.head()
+        t = time.monotonic()
+        got = k.chunks()
+        for i in range(10):
+            equal(next(got), b"data: %d\n\n" % i)
+        check(time.monotonic() - t < 20, "events are held back")
+        k.s.shutdown(socket.SHUT_RDWR)
+        k.s.close()
+        wait_for(lambda: svc.last("/sse")["end"] == "gone", 20, "the service to see the end")
+    memory_is_flat(c, "SSE")
     k = Raw(c).send("GET /quiet HTTP/1.1\r\n%s\r\n" % by(sb))
     wait_for(lambda: svc.last("/quiet"), why="the request")
     k.f.close()
@@ -352,15 +362,17 @@ def aborted_upload_aborts_the_service(c, sb, svc, other):
 
 @test
 def connect_stream_is_duplex(c, sb, svc, other):
-    k = Raw(c).send("POST /duplex HTTP/1.1\r\n%sContent-Type: application/connect+json\r\nTransfer-Encoding: chunked\r\n\r\n" % by(sb))
-    equal(k.head()[0], 200)
-    got = k.chunks()
-    for i in range(50):
-        piece = b"\0\0\0\0\2{}%d" % i
-        k.send(b"%x\r\n%s\r\n" % (len(piece), piece))
-        equal(next(got), piece)
-    k.send(b"0\r\n\r\n")
-    equal(list(got), [])
+    for tls in (False, True):
+        k = Raw(c, tls).send("POST /duplex HTTP/1.1\r\n%sContent-Type: application/connect+json\r\nTransfer-Encoding: chunked\r\n\r\n" % by(sb))
+        equal(k.head()[0], 200)
+        got = k.chunks()
+        for i in range(50):
+            piece = b"\0\0\0\0\2{}%d" % i
+            k.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+            equal(next(got), piece)
+        k.send(b"0\r\n\r\n")
+        equal(list(got), [])
+    memory_is_flat(c, "Connect streams")
 
 
 @test
@@ -402,6 +414,7 @@ def websocket_pumps_both_ways_and_passes_half_close(c, sb, svc, other):
         if not tls:
             k.s.shutdown(socket.SHUT_WR)
             equal(k.f.read(), b"BYE", "after our half-close")
+    memory_is_flat(c, "WebSockets")
 
 
 @test

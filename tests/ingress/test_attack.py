@@ -1,0 +1,303 @@
+"""A hostile client: smuggling past one parser into another, HTTP/2 downgrades, heads that never end, windows that never open, floods that nobody reads, TLS garbage.
+After each attack the proxy serves others as before."""
+import os
+import random
+import socket
+import ssl
+import struct
+import sys
+import time
+
+from check import check, equal, run, test
+from cluster import Cluster, wait_for
+from service import Service
+from test_http1 import SANITIZED, Raw, by, get
+
+HEAD_TIMEOUT = 2
+DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+MiB = 1 << 20
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def fields(*pairs):
+    """A header block without compression or index."""
+    def text(b):
+        n = len(b)
+        if n < 127:
+            return bytes([n]) + b
+        out, n = bytes([127]), n - 127
+        while n >= 128:
+            out, n = out + bytes([n % 128 + 128]), n // 128
+        return out + bytes([n]) + b
+    return b"".join(b"\0" + text(k if isinstance(k, bytes) else k.encode()) + text(v if isinstance(v, bytes) else v.encode()) for k, v in pairs)
+
+
+class H2:
+    """Raw frames over plaintext with prior knowledge."""
+
+    def __init__(self, c, settings=b""):
+        self.s = socket.create_connection(("127.0.0.1", c.port), 30)
+        self.s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.f = self.s.makefile("rb")
+        self.s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, settings))
+
+    def send(self, *frames):
+        self.s.sendall(b"".join(frames))
+        return self
+
+    def read(self):
+        """(type, flags, stream, payload), or None at the end."""
+        try:
+            head = self.f.read(9)
+            if len(head) < 9:
+                return None
+            n = struct.unpack(">I", b"\0" + head[:3])[0]
+            payload = self.f.read(n)
+        except ConnectionResetError:
+            return None
+        return head[3], head[4], struct.unpack(">I", head[5:])[0], payload
+
+    def outcome(self, stream):
+        """"reset", "closed", or the status of the answer (its head is not compressed beyond the static table's :status)."""
+        status = None
+        while True:
+            got = self.read()
+            if got is None or got[0] == GOAWAY:
+                return status or "closed"
+            if got[2] != stream:
+                continue
+            if got[0] == RST:
+                return status or "reset"
+            if got[0] == HEADERS:
+                first = got[3][0]
+                status = {0x88: 200, 0x89: 204, 0x8c: 400, 0x8d: 404, 0x8e: 500}.get(first, "other")
+            if got[1] & END_STREAM and got[0] in (HEADERS, DATA):
+                return status
+
+    def close(self):
+        self.f.close()
+        self.s.close()
+
+
+def request(sb, path="/", method="GET", *more, port=8000):
+    return fields((":method", method), (":scheme", "http"), (":path", path), (":authority", "%d-%s.cube.test" % (port, sb)), *more)
+
+
+def alive(c, sb):
+    equal(get(c, "/well", by(sb))[0], 200, "others are served")
+
+
+@test
+def hop_by_hop_names_cannot_take_the_framing_away(c, sb, svc):
+    body = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+    for name in ("Content-Length", "content-length, close", "Host", "Transfer-Encoding"):
+        svc.seen.clear()
+        k = Raw(c).send(b"POST /upload HTTP/1.1\r\n%sConnection: %s\r\nContent-Length: %d\r\n\r\n%s" % (by(sb).encode(), name.encode(), len(body), body))
+        status, _, answer = k.answer()
+        equal((status, answer.split()[0]), (200, b"%d" % len(body)), name)
+        equal([s["path"] for s in svc.seen], ["/upload"], "requests at the service with Connection: " + name)
+        check(svc.seen[0]["headers"]["host"].startswith("8000-" + sb), "the host is there")
+
+
+@test
+def odd_framing_is_refused(c, sb, svc):
+    svc.seen.clear()
+    for lines in ["Content-Length: +5", "Content-Length: 0x5", "Content-Length: 5 5", "Content-Length: 5,5", "Content-Length:", "Content-Length: -1", "Content-Length: 99999999999999999999",
+                  "Content-Length: 5\r\nContent-length: 6", "Transfer-Encoding: chunked, identity", "Transfer-Encoding: identity, chunked", "Transfer-Encoding: gzip, chunked",
+                  "Transfer-Encoding: \x0bchunked", "Transfer-Encoding: \"chunked\"", "Transfer_Encoding : chunked", "Transfer-Encoding\t: chunked", " Transfer-Encoding: chunked",
+                  "X: 1\r\n\tTransfer-Encoding: chunked", "Content-Length: 5\r\nTransfer-Encoding: chunked", "X\x00Y: 1", "X\x7f: 1", ": 1", "X: a\x00b", "X: a\rTransfer-Encoding: chunked",
+                  "X: a\nTransfer-Encoding: chunked"]:
+        k = Raw(c).send("POST /odd HTTP/1.1\r\n%s%s\r\n\r\n0\r\n\r\n" % (by(sb), lines))
+        status, headers, _ = k.answer()
+        equal((status, headers.get("connection")), (400, "close"), lines)
+        check(k.ended(), "still open after " + lines)
+    for line in ["GET / HTTP/1.2", "GET / HTTP/2.0", "GET /", "GET  / HTTP/1.1", "GET / HTTP/1.1 ", "GET\t/ HTTP/1.1", "G\x00T / HTTP/1.1", "GET /\x00 HTTP/1.1", "GET /a b HTTP/1.1", "GET a HTTP/1.1",
+                 "GET http:///x HTTP/1.1", "GET ftp://x/ HTTP/1.1", "GET /#f HTTP/1.1"]:
+        k = Raw(c).send("%s\r\n%s\r\n" % (line, by(sb)))
+        equal(k.answer()[0], 400, line)
+    equal(svc.seen, [], "requests at the service")
+    alive(c, sb)
+
+
+@test
+def hosts_that_two_readers_would_read_differently(c, sb, svc):
+    good = "8000-%s.cube.test" % sb
+    for host in [good + "\r\nHost: localhost", good + ", localhost", good + "@localhost", good + "/x", good + "?x", good + " x", good + "\t", "a b", good + "\\x"]:
+        status = get(c, "/", "Host: %s\r\n" % host)[0]
+        check(status in ((200, 400) if host.endswith("\t") else (400,)), "%r gave %s" % (host, status))
+    # The absolute form decides (RFC 9112 §3.2.2), and the service sees no other name.
+    svc.seen.clear()
+    equal(Raw(c).send("GET http://%s/abs HTTP/1.1\r\nHost: localhost\r\n\r\n" % good).answer()[0], 200)
+    equal((svc.seen[-1]["target"], svc.seen[-1]["headers"]["host"]), ("/abs", good))
+
+
+@test
+def internal_paths_of_envd_cannot_be_disguised(c, sb, svc):
+    svc.seen.clear()
+    for path in ["/init", "/INIT/../init", "/./init", "//init", "/x/../init", "/%69nit", "/%2finit", "/init/", "/init?x", "/init;x", "/%2e/init", "/freeze", "/upgrade"]:
+        status = get(c, path, by(sb, 49983))[0]
+        forwarded = [s["target"] for s in svc.seen]
+        check(status == 404 or not any(t.split("?")[0].rstrip("/") in ("/init", "/freeze", "/upgrade") for t in forwarded), "%s gave %s, forwarded %s" % (path, status, forwarded))
+        svc.seen.clear()
+
+
+@test
+def h2_downgrade_injects_nothing(c, sb, svc):
+    svc.seen.clear()
+    bad = [(("x", "a\r\nInjected: 1"),), (("x", "a\nb"),), (("x\r\ny", "1"),), (("X-Upper", "1"),), (("transfer-encoding", "chunked"),), (("connection", "close"),), (("te", "gzip"),),
+           (("host", "localhost"),), (("content-length", "5"), ("content-length", "6")), (("x y", "1"),), (("x", "a\0b"),)]
+    for more in bad:
+        k = H2(c).send(frame(HEADERS, END_HEADERS | END_STREAM, 1, request(sb, "/inj", "GET", *more)))
+        got = k.outcome(1)
+        check(got in ("reset", "closed", 400), "%r gave %s" % (more, got))
+        k.close()
+    for path in ["/ HTTP/1.1\r\nInjected: 1", "/a b", "", "x", "/\0", "/#f"]:
+        k = H2(c).send(frame(HEADERS, END_HEADERS | END_STREAM, 1, request(sb, path)))
+        got = k.outcome(1)
+        check(got in ("reset", "closed", 400), "path %r gave %s" % (path, got))
+        k.close()
+    equal(svc.seen, [], "requests at the service")
+    for said, sent in ((5, b"abcdefghij"), (5, b"abc")):  # more and less than announced
+        k = H2(c).send(frame(HEADERS, END_HEADERS, 1, request(sb, "/upload", "POST", ("content-length", str(said)))), frame(DATA, END_STREAM, 1, sent))
+        got = k.outcome(1)
+        check(got in ("reset", "closed", 400), "a body of %d for %d gave %s" % (len(sent), said, got))
+        k.close()
+    check(not any(s.get("end") == "done" for s in svc.seen), "no service took such a body for whole")
+    alive(c, sb)
+
+
+@test
+def heads_that_never_end_are_cut(c, sb, svc):
+    t = time.monotonic()
+    slow = [H2(c).send(frame(HEADERS, END_STREAM, 1, request(sb, "/never"))), H2(c).send(frame(HEADERS, END_HEADERS | END_STREAM, 1, request(sb, "/never"))[:20])]
+    h1 = Raw(c).send("GET /never HTTP/1.1\r\nX: ")
+    tls = socket.create_connection(("127.0.0.1", c.tls_port), 30)
+    tls.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+    other = H2(c).send(frame(HEADERS, END_HEADERS | END_STREAM, 1, request(sb, "/quiet")))  # a complete head may wait for its answer
+    equal(h1.answer()[0], 408)
+    for k in slow:
+        while k.read() is not None:
+            pass
+    equal(tls.recv(1), b"", "the end of a handshake that never came")
+    took = time.monotonic() - t
+    check(took >= HEAD_TIMEOUT * 0.9, "cut after %.1f s, before the time was over" % took)
+    alive(c, sb)
+    equal(get(c, "/well", by(sb))[0], 200)
+    other.s.settimeout(0.2)
+    try:
+        while other.read() is not None:
+            pass
+        check(False, "a stream that waits for its service was cut")
+    except (socket.timeout, TimeoutError):
+        pass
+    other.close()
+
+
+def rss_now(p):
+    for line in open("/proc/%d/status" % p.pid):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+
+
+@test
+def windows_that_never_open_hold_little(c, sb, svc):
+    before = rss_now(c.proxies[0])
+    held = []
+    for _ in range(4):
+        k = H2(c, settings=struct.pack(">HI", 4, 0))  # initial window 0
+        k.send(*[frame(HEADERS, END_HEADERS | END_STREAM, 1 + 2 * i, request(sb, "/download?n=8388608")) for i in range(50)])
+        held.append(k)
+    wait_for(lambda: len([s for s in svc.seen if s["path"] == "/download"]) >= 200, why="the downloads at the service")
+    time.sleep(1)  # what could be taken ahead is taken
+    grown = rss_now(c.proxies[0]) - before
+    print("   200 streams without a window hold %.1f MiB" % grown)
+    check(SANITIZED or grown <= 200 * 0.2, "memory grew by %.1f MiB" % grown)
+    alive(c, sb)
+    for k in held:
+        k.close()
+
+
+@test
+def floods_that_nobody_reads_end_or_wait(c, sb, svc):
+    before = rss_now(c.proxies[0])
+    for what in (frame(PING, 0, 0, b"12345678"), frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)), frame(WINDOW, 0, 0, struct.pack(">I", 1))):
+        k = H2(c)
+        k.s.settimeout(2)
+        sent, ended = 0, False
+        try:
+            while sent < 32 * MiB:
+                k.s.sendall(what * 2000)
+                sent += len(what) * 2000
+        except (socket.timeout, TimeoutError):
+            pass  # held back
+        except OSError:
+            ended = True
+        print("   %d MiB of frames of type %d: %s" % (sent // MiB, what[3], "ended" if ended else "taken or held back"))
+        k.close()
+    k = H2(c).send(frame(HEADERS, END_HEADERS, 1, request(sb, "/upload", "POST")))
+    try:
+        for _ in range(200):
+            k.send(frame(DATA, 0, 1) * 1000)
+    except OSError:
+        pass
+    k.close()
+    grown = rss_now(c.proxies[0]) - before
+    check(SANITIZED or grown <= 8, "memory grew by %.1f MiB" % grown)
+    alive(c, sb)
+
+
+@test
+def compressed_heads_do_not_grow_without_bound(c, sb, svc):
+    # One entry of 4 KB in the dynamic table, named 8,000 times: 32 MB for a decoder that keeps them all.
+    big = b"\x40" + b"\x01x" + b"\x7f\x81\x1e" + b"v" * 3968
+    k = H2(c).send(frame(HEADERS, END_STREAM, 1, request(sb, "/bomb") + big + b"\xbe" * 8000)[:9 + 16384])
+    before = rss_now(c.proxies[0])
+    block = request(sb, "/bomb") + big
+    k = H2(c)
+    k.send(frame(HEADERS, END_STREAM, 1, block), frame(CONTINUATION, END_HEADERS, 1, b"\xbe" * 8000))
+    got = k.outcome(1)
+    check(got in ("reset", "closed", "other", 400), "outcome %s" % got)
+    check(SANITIZED or rss_now(c.proxies[0]) - before <= 8, "memory")
+    check(not any(s["path"] == "/bomb" for s in svc.seen), "it reached the service")
+    k.close()
+    alive(c, sb)
+
+
+@test
+def tls_garbage_in_numbers(c, sb, svc):
+    rnd = random.Random(7)
+    hello = b"\x16\x03\x01"
+    for i in range(300):
+        s = socket.create_connection(("127.0.0.1", c.tls_port), 10)
+        n = rnd.randrange(1, 600)
+        junk = bytes(rnd.getrandbits(8) for _ in range(n))
+        s.sendall(junk if i % 3 == 0 else hello + struct.pack(">H", n) + junk if i % 3 == 1 else hello + struct.pack(">H", 16384) + junk)
+        s.close()
+    ctx = ssl.create_default_context(cafile=str(c.dir / "tls/ca.pem"))
+    ctx.set_alpn_protocols(["spdy/3", "x" * 200])
+    with ctx.wrap_socket(socket.create_connection(("127.0.0.1", c.tls_port), 20), server_hostname="localhost") as t:
+        t.sendall(("GET / HTTP/1.1\r\n%s\r\n" % by(sb)).encode())
+        check(t.recv(100).startswith(b"HTTP/1.1 200"), "an unknown ALPN is HTTP/1.1")
+    equal(get(c, "/", by(sb), tls=True)[0], 200)
+    check(c.proxies[0].poll() is None, "the proxy lives")
+
+
+@test
+def an_upgrade_to_h2c_is_not_passed_on(c, sb, svc):
+    for upgrade in ("h2c", "websocket, h2c", "h2c, websocket"):
+        svc.seen.clear()
+        k = Raw(c).send("GET /up HTTP/1.1\r\n%sConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n" % (by(sb), upgrade))
+        equal(k.answer()[0], 200)
+        check("upgrade" not in svc.seen[0]["headers"] and "http2-settings" not in svc.seen[0]["headers"], "passed on: %s" % svc.seen[0]["headers"])
+
+
+if __name__ == "__main__":
+    svc = Service()
+    with Cluster(config="  head_timeout: %ds\n  threads: 1\n" % HEAD_TIMEOUT) as c:
+        sb, vm = c.sandbox({8000: svc.port, 49983: svc.port})
+        code = run("ingress attack", c, sb, svc)
+    sys.exit(code)

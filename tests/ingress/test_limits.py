@@ -1,0 +1,109 @@
+"""What holds for the whole process, whatever the number of its threads: limits per sandbox and per client address, and the entry in discovery."""
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+from check import check, equal, run, test
+from cluster import Cluster, wait_for
+from service import Service
+from test_http1 import Raw, by, get
+
+PER_SANDBOX, PER_CLIENT = 6, 20
+
+
+def fill(c, sb, svc, n):
+    """`n` requests that the service holds, on connections of their own, so that every thread has some."""
+    before = len([s for s in svc.seen if s["path"] == "/quiet"])
+    held = [Raw(c).send("GET /quiet HTTP/1.1\r\n%s\r\n" % by(sb)) for _ in range(n)]
+    wait_for(lambda: len([s for s in svc.seen if s["path"] == "/quiet"]) == before + n, why="the requests at the service")
+    return held
+
+
+def end(k):
+    k.f.close()
+    k.s.close()
+
+
+@test
+def requests_per_sandbox_are_limited_over_all_threads(c, svc):
+    sb, vm = c.sandbox({8000: svc.port})
+    other, vm2 = c.sandbox({8000: svc.port})
+    held = fill(c, sb, svc, PER_SANDBOX)
+    for _ in range(12):  # whichever thread gets it
+        status, headers, body = get(c, "/", by(sb))
+        equal((status, json.loads(body)["connectionLimit"], headers.get("retry-after")), (429, PER_SANDBOX, "1"))
+    equal(get(c, "/", by(other))[0], 200, "another sandbox is not concerned")
+    end(held.pop())
+    wait_for(lambda: get(c, "/", by(sb))[0] == 200, why="room for one")
+    for k in held:
+        end(k)
+    c.end(vm)
+    c.end(vm2)
+
+
+def came_from(address, port):
+    s = socket.socket()
+    s.bind((address, 0))
+    s.connect(("127.0.0.1", port))
+    s.settimeout(20)
+    return s
+
+
+def alive(s, host):
+    try:
+        s.sendall(("GET / HTTP/1.1\r\n%s\r\n" % host).encode())
+        return s.recv(12) == b"HTTP/1.1 200"
+    except OSError:
+        return False
+
+
+@test
+def connections_per_client_address_are_limited_over_all_threads(c, svc):
+    sb, vm = c.sandbox({8000: svc.port})
+    held = [came_from("127.0.0.2", c.port) for _ in range(PER_CLIENT)]
+    check(all(alive(s, by(sb)) for s in held), "as many as the limit are served")
+    for _ in range(12):
+        s = came_from("127.0.0.2", c.port)
+        check(not alive(s, by(sb)), "one more is closed")
+        s.close()
+    s = came_from("127.0.0.3", c.port)
+    check(alive(s, by(sb)), "another address is served")
+    s.close()
+    held.pop().close()
+
+    def room():
+        s = came_from("127.0.0.2", c.port)
+        ok = alive(s, by(sb))
+        s.close()
+        return ok
+    wait_for(room, why="room for one")
+    for s in held:
+        s.close()
+    c.end(vm)
+
+
+@test
+def a_proxy_is_in_discovery_until_it_drains(c, svc):
+    members = lambda: [m.decode() for m in c.redis("ZRANGEBYSCORE", "{c0}:svc:proxy", int(time.time() * 1000), "+inf")]
+    wait_for(lambda: len(members()) == len(c.proxies), why="every proxy in discovery")
+    listens = sorted(m.split()[1] for m in members())
+    equal(listens, sorted("127.0.0.1:%d" % p.port for p in c.proxies))
+    instance, address = members()[0].split()
+    equal(c.redis("GET", "{c0}:svc:proxy:" + instance).decode(), address)
+    check(0 < int(c.redis("PTTL", "{c0}:svc:proxy:" + instance)) <= 3000, "it has a time to live")
+    gone = c.proxies.pop()
+    gone.send_signal(signal.SIGTERM)
+    gone.wait(20)
+    c.children.remove(gone)
+    wait_for(lambda: "127.0.0.1:%d" % gone.port not in [m.split()[1] for m in members()], 20, "the drained one to be gone")
+    equal(len(members()), len(c.proxies))
+
+
+if __name__ == "__main__":
+    svc = Service()
+    with Cluster(proxies=2, config="  threads: 4\n  max_connections_per_sandbox: %d\n  max_connections_per_client: %d\n" % (PER_SANDBOX, PER_CLIENT)) as c:
+        code = run("ingress limits", c, svc)
+    sys.exit(code)
