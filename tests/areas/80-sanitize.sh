@@ -48,4 +48,4 @@ PY
 
 # Not here: tests that mostly wait in real time.
 run asan address,undefined '^(?!lib-rpc-idle$|lib-redis-sentinel$)' false
-run tsan thread '^lib-(base|wire|loop|config|rpc|rpc-tls)$' true
+run tsan thread '^(lib-(base|wire|loop|config|rpc|rpc-tls)|proxy-share)$' true

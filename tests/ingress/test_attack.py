@@ -182,7 +182,10 @@ def heads_that_never_end_are_cut(c, sb, svc):
     for k in slow:
         while k.read() is not None:
             pass
-    equal(tls.recv(1), b"", "the end of a handshake that never came")
+    try:
+        equal(tls.recv(1), b"", "the end of a handshake that never came")
+    except ConnectionResetError:
+        pass
     took = time.monotonic() - t
     check(took >= HEAD_TIMEOUT * 0.9, "cut after %.1f s, before the time was over" % took)
     alive(c, sb)
@@ -207,15 +210,15 @@ def rss_now(p):
 def windows_that_never_open_hold_little(c, sb, svc):
     before = rss_now(c.proxies[0])
     held = []
-    for _ in range(4):
+    svc.seen.clear()
+    for _ in range(2):
         k = H2(c, settings=struct.pack(">HI", 4, 0))  # initial window 0
-        k.send(*[frame(HEADERS, END_HEADERS | END_STREAM, 1 + 2 * i, request(sb, "/download?n=8388608")) for i in range(50)])
+        k.send(*[frame(HEADERS, END_HEADERS | END_STREAM, 1 + 2 * i, request(sb, "/download?n=16777216")) for i in range(30)])
         held.append(k)
-    wait_for(lambda: len([s for s in svc.seen if s["path"] == "/download"]) >= 200, why="the downloads at the service")
-    time.sleep(1)  # what could be taken ahead is taken
+    wait_for(lambda: len(svc.seen) == 60 and all(s.get("sent", 0) > MiB for s in svc.seen), why="60 downloads that the service has begun")
     grown = rss_now(c.proxies[0]) - before
-    print("   200 streams without a window hold %.1f MiB" % grown)
-    check(SANITIZED or grown <= 200 * 0.2, "memory grew by %.1f MiB" % grown)
+    print("   60 streams without a window hold %.1f MiB" % grown)
+    check(SANITIZED or grown <= 60 * 0.2, "memory grew by %.1f MiB" % grown)
     alive(c, sb)
     for k in held:
         k.close()
@@ -279,9 +282,11 @@ def tls_garbage_in_numbers(c, sb, svc):
         s.close()
     ctx = ssl.create_default_context(cafile=str(c.dir / "tls/ca.pem"))
     ctx.set_alpn_protocols(["spdy/3", "x" * 200])
-    with ctx.wrap_socket(socket.create_connection(("127.0.0.1", c.tls_port), 20), server_hostname="localhost") as t:
-        t.sendall(("GET / HTTP/1.1\r\n%s\r\n" % by(sb)).encode())
-        check(t.recv(100).startswith(b"HTTP/1.1 200"), "an unknown ALPN is HTTP/1.1")
+    try:
+        ctx.wrap_socket(socket.create_connection(("127.0.0.1", c.tls_port), 20), server_hostname="localhost").close()
+        check(False, "a client that speaks nothing that we speak is told so (RFC 7301 §3.2)")
+    except ssl.SSLError as e:
+        check("NO_APPLICATION_PROTOCOL" in str(e).upper().replace(" ", "_"), str(e))
     equal(get(c, "/", by(sb), tls=True)[0], 200)
     check(c.proxies[0].poll() is None, "the proxy lives")
 
