@@ -210,6 +210,13 @@ static int info(struct client *c, const char *id)
     return 0;
 }
 
+/* What a guest wrote, without what a terminal would obey. */
+static void print_plain(const char *s)
+{
+    for (; *s; s++)
+        putchar((unsigned char)*s < ' ' || *s == 0x7f ? '?' : *s);
+}
+
 static int64_t print_logs(json_t *answer)
 {
     int64_t last_ms = -1;
@@ -219,7 +226,18 @@ static int64_t print_logs(json_t *answer)
     {
         const char *at = client_text(o, "timestamp");
         struct tm tm = {0};
-        printf("%.23s %-5s %s\n", at, client_text(o, "level"), client_text(o, "message"));
+        printf("%.23s %-5s ", at, client_text(o, "level"));
+        print_plain(client_text(o, "message"));
+        const char *key;
+        json_t *value;
+        json_object_foreach(json_object_get(o, "fields"), key, value)
+        {
+            putchar(' ');
+            print_plain(key);
+            putchar('=');
+            print_plain(json_is_string(value) ? json_string_value(value) : "");
+        }
+        putchar('\n');
         const char *rest = strptime(at, "%Y-%m-%dT%H:%M:%S", &tm);
         if (rest)
             last_ms = (int64_t)timegm(&tm) * 1000 + (*rest == '.' ? atoi(rest + 1) : 0);

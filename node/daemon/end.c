@@ -3,7 +3,6 @@
  * is left of its VM stays listed, so that it goes in any case; and a second kill finds nothing to do. */
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
-#include "node/daemon/eventlog.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/record.h"
 #include "node/daemon/sandbox.h"
@@ -52,7 +51,6 @@ static void take_down(struct sandbox *sb)
     sb->vm = NULL;
     vm_retire(vm);
     sandbox_drop_pause(sb);
-    eventlog_drop(sb->log);
 }
 
 /* A command for a sandbox that never was here leaves a tombstone, so that a late Start of the same generation

@@ -50,15 +50,6 @@ static void path_of(const struct eventlog *l, const char *file, char out[64])
     snprintf(out, 64, "%s/%s", l->id, file);
 }
 
-void eventlog_drop(struct eventlog *l)
-{
-    char path[64];
-    path_of(l, "events", path);
-    unlinkat(l->node->sandboxes_fd, path, 0);
-    path_of(l, "events.old", path);
-    unlinkat(l->node->sandboxes_fd, path, 0);
-}
-
 static void append(struct eventlog *l, const struct buf *line)
 {
     char path[64], old[64];

@@ -10,8 +10,9 @@ struct eventlog;
 struct sandbox;
 
 struct eventlog *eventlog_new(struct node *n, const char *sandbox_id);
-void eventlog_free(struct eventlog *l); /* memory only */
-void eventlog_drop(struct eventlog *l); /* removes the files */
+/** Memory only: the files go with the sandbox's directory, when its tombstone does (an hour after the end).
+ */
+void eventlog_free(struct eventlog *l);
 
 void eventlog_add(struct eventlog *l, int64_t ts_ms, const char *level, const char *message);
 /** A guest's event: bounded in size, and in number per second; what is too much is counted and said once. */

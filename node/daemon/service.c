@@ -213,8 +213,11 @@ static void run_read_log(struct command *c)
 {
     const Cube__Master__V1__ReadLogRequest *in = (Cube__Master__V1__ReadLogRequest *)c->in;
     struct err e = {0};
-    struct sandbox *sb = find_for(c->node, in->sandbox_id, 0, &e);
+    struct sandbox *sb =
+        sandbox_find(c->node, in->sandbox_id); /* also of one that is over, as long as it is known */
     Cube__Master__V1__ReadLogReply reply;
+    if (!sb)
+        err_set(&e, ERR_NOT_FOUND, "no sandbox %s on this node", in->sandbox_id);
     if (!sb || eventlog_read(sb->log, in, &reply, &e) < 0) {
         rpc_fail(c->call, &e);
         return;
