@@ -496,6 +496,21 @@ void conn_chunk_end(struct conn *c)
 {
     if (c->chunked_out)
         buf_append(&c->out, "\r\n", 2);
+    if (c->corked)
+        return;
+    flush(c);
+    if (!c->advancing)
+        watch_update(c);
+}
+
+void conn_cork(struct conn *c)
+{
+    c->corked = true;
+}
+
+void conn_uncork(struct conn *c)
+{
+    c->corked = false;
     flush(c);
     if (!c->advancing)
         watch_update(c);

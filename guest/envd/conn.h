@@ -48,6 +48,7 @@ struct conn {
     bool detached;          /* a worker or `on_ready` owns the socket */
     bool paused;            /* BODY_PIECES: the handler wants no more data now */
     bool body_done, chunked_out, streaming, response_done, close_after;
+    bool corked;     /* chunks are collected, not sent one by one */
     bool advancing;  /* conn_advance is on the stack */
     bool broken;     /* a send failed; dies at the next turn of the loop */
     int64_t last_ms; /* last byte either way; start of the head while one is being read */
@@ -81,6 +82,10 @@ void conn_stream(struct conn *c, int status, const char *type, const char *extra
  * no memory. */
 char *conn_chunk(struct conn *c, size_t n);
 void conn_chunk_end(struct conn *c);
+
+/** Collects the chunks from now on, and sends them all. */
+void conn_cork(struct conn *c);
+void conn_uncork(struct conn *c);
 
 /** Ends a streamed response. */
 void conn_stream_end(struct conn *c);

@@ -1,6 +1,6 @@
 /* The process table. Invariants: a process is reaped only by us and only once, and signals go to its group
  * only before that, so no signal can reach a recycled pid; output is read only while no subscriber has unsent
- * bytes, so memory per stream is one chunk; the end event is the last one, after the output. */
+ * bytes, so memory per stream is one burst; the end event is the last one, after the output. */
 #include "guest/envd/process.h"
 
 #include <errno.h>
@@ -18,6 +18,7 @@
 #define CHUNK_MAX (32 * 1024)
 #define CHUNK_PTY_MAX (16 * 1024)
 #define READS_PER_EVENT 8
+#define BURST_MAX (2 << 20) /* bytes read ahead of slow subscribers, all processes together */
 #define SILENCE_MS                                                                                           \
     1000 /* how long a grandchild that holds a pipe can delay the end event after its last byte */
 #define SIGNALLED_MS 20 /* the same after a signal: what the pipes hold already is still read */
@@ -195,28 +196,47 @@ static void deliver(struct proc *p, unsigned output, size_t n)
         timer_set(&p->silence, p->signalled ? SIGNALLED_MS : SILENCE_MS);
 }
 
-static void output_read(struct proc *p, struct ev *ev, unsigned output)
+/* How many chunks go out with one send: many for one busy process (each send costs a packet and, in a VM, an
+ * exit), one for each of many, whose unsent bytes must stay small together. */
+static unsigned reads_at_once(void)
+{
+    unsigned n = BURST_MAX / CHUNK_MAX / (running ? running : 1);
+    return n < 1 ? 1 : n > READS_PER_EVENT ? READS_PER_EVENT : n;
+}
+
+/* Reads a burst and delivers it. Returns whether the output is over. */
+static bool burst_read(struct proc *p, int fd, unsigned output)
 {
     size_t max = p->pty ? CHUNK_PTY_MAX : CHUNK_MAX;
-    for (int i = 0; i < READS_PER_EVENT; i++) {
-        ssize_t n = read(ev->fd, chunk, max);
+    bool over = false;
+    for (struct sub *s = p->subs; s; s = s->next)
+        conn_cork(s->rpc->c);
+    for (unsigned i = reads_at_once(); i && !over; i--) {
+        ssize_t n = read(fd, chunk, max);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             break;
-        if (n <= 0) { /* EIO: the last holder of the terminal is gone */
-            ev_close(ev);
-            if (p->pty)
-                ev_close(&p->in);
-            if (p->state == PROC_ENDED)
-                forget(p);
-            else
-                maybe_finish(p);
-            return;
-        }
-        deliver(p, output, (size_t)n);
-        if (subs_busy(p))
-            break;
+        over = n <= 0; /* EIO: the last holder of the terminal is gone */
+        if (n > 0)
+            deliver(p, output, (size_t)n);
     }
-    output_watch(p);
+    for (struct sub *s = p->subs; s; s = s->next)
+        conn_uncork(s->rpc->c);
+    return over;
+}
+
+static void output_read(struct proc *p, struct ev *ev, unsigned output)
+{
+    if (!burst_read(p, ev->fd, output)) {
+        output_watch(p);
+        return;
+    }
+    ev_close(ev);
+    if (p->pty)
+        ev_close(&p->in);
+    if (p->state == PROC_ENDED)
+        forget(p);
+    else
+        maybe_finish(p);
 }
 
 static void on_out(void *owner, uint32_t events)
