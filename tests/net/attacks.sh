@@ -19,7 +19,7 @@ attack() { # NAME REASON LEAST
     before=$(drops cbt1 1 "$2")
     in_ns "$guest1" python3 "$CUBE_ROOT/tests/net/attacks.py" "$1" || { echo "FAIL net: attack $1 could not be sent"; return; }
     # a marker that must pass: when it is in the capture, everything sent before it is too
-    in_ns "$guest1" ping -c1 -W2 -s 32 93.184.216.34 >/dev/null || { echo "FAIL net: after $1 the sandbox has no network"; return; }
+    in_ns "$guest1" ping -c1 -W10 -s 32 93.184.216.34 >/dev/null || { echo "FAIL net: after $1 the sandbox has no network"; return; }
     after=$(drops cbt1 1 "$2")
     if [ $((${after:-0} - ${before:-0})) -lt "$3" ]; then
         echo "FAIL net: $1: '$2' counted $((${after:-0} - ${before:-0})), want at least $3"; return
@@ -60,8 +60,8 @@ header_attack() { # NAME
     local before after sent
     before=$(drops cbt3 3 malformed)
     sent=$(in_ns "$node" python3 "$CUBE_ROOT/tests/net/vnet.py" cbt3 "$1")
-    for _ in $(seq 40); do after=$(drops cbt3 3 malformed); [ $((${after:-0} - ${before:-0})) -ge "${sent:-1}" ] && break; sleep 0.05; done
-    in_ns "$guest1" ping -c1 -W2 -s 32 93.184.216.34 >/dev/null
+    for _ in $(seq 200); do after=$(drops cbt3 3 malformed); [ $((${after:-0} - ${before:-0})) -ge "${sent:-1}" ] && break; sleep 0.05; done
+    in_ns "$guest1" ping -c1 -W10 -s 32 93.184.216.34 >/dev/null
     if tcpdump -nn -r "$pins_root/world.pcap" 2>/dev/null | grep -v 'ICMP echo' | grep -q . || [ "${sent:-0}" -lt 2 ] || [ $((${after:-0} - ${before:-0})) -ne "$sent" ]; then
         echo "FAIL net: $1: $sent sent, $((${after:-0} - ${before:-0})) dropped; $(tcpdump -nn -r "$pins_root/world.pcap" 2>/dev/null | grep -v 'ICMP echo' | head -3 | tr '\n' ';')"
     else
@@ -73,7 +73,7 @@ header_attack checksum-of-icmp
 header_attack segments-elsewhere
 header_attack segments-of-one-byte
 in_ns "$node" python3 "$CUBE_ROOT/tests/net/vnet.py" cbt3 honest >/dev/null
-for _ in $(seq 40); do tcpdump -nn -r "$pins_root/world.pcap" 2>/dev/null | grep -q 'UDP' && break; sleep 0.05; done
+for _ in $(seq 200); do tcpdump -nn -r "$pins_root/world.pcap" 2>/dev/null | grep -q 'UDP' && break; sleep 0.05; done
 case "$(tcpdump -nn -vv -r "$pins_root/world.pcap" udp 2>/dev/null | tr '\n' ' ')" in
 *"93.184.216.34.9: "*) echo "PASS net: a checksum left to the host in its own place passes" ;;
 *) echo "FAIL net: a checksum left to the host in its own place does not pass" ;;

@@ -7,7 +7,7 @@ trap 'ip netns del "$neighbour" 2>/dev/null; bed_down' EXIT
 bed_up
 check() { local name=$1; shift; if "$@"; then echo "PASS net: $name"; else echo "FAIL net: $name"; fi; }
 refuse() { local name=$1; shift; if "$@"; then echo "FAIL net: $name"; else echo "PASS net: $name"; fi; }
-get() { in_ns "$1" curl -sS -o /dev/null -m "${3:-2}" "http://$2/BSD" 2>/dev/null; }
+get() { in_ns "$1" curl -sS -o /dev/null -m "${3:-20}" "http://$2/BSD" 2>/dev/null; }
 second() { in_ns "$node" "$vs" --pins "$pins_root/bpf/vs2" --uplink up0 "$@"; }
 
 cvs load && cvs attach cbt1 1 || { echo "FAIL net: loading and attaching"; exit 0; }

@@ -57,7 +57,8 @@ await test('net: bytes and packets are in the metrics of node and sandbox', asyn
   ok(down >= 20_000_000 && down < 24_000_000, `20 MB came, ${down} bytes were counted`)
   ok(metric(after, open, 'packets_total', ',direction="up"') > metric(before, open, 'packets_total', ',direction="up"'), 'no packets up')
   const points = (await api('GET', `/cube/v1/sandboxes/${open.sandboxId}/net`)).body
-  equal(points.downBytes, metric(await metrics(), open, 'bytes_total', ',direction="down"'), 'bytes down by API and metrics')
+  const late = metric(await metrics(), open, 'bytes_total', ',direction="down"') - points.downBytes
+  ok(late >= 0 && late < 100_000, `API and metrics differ by ${late} bytes`)
 })
 
 await test('net: cube sandbox net and cube why tell rules, connections and what was denied', async () => {

@@ -28,12 +28,12 @@ port=$(nat_ports | head -1)
 [ -n "$port" ] || { echo "FAIL net: the world did not see the guests' packets"; exit 0; }
 
 # Everything sent before a marker's answer has passed the node when the answer is there.
-marker() { in_ns "$1" ping -c1 -W2 -q 93.184.216.34 >/dev/null || echo "FAIL net: $1 has no network after $2"; }
+marker() { in_ns "$1" ping -c1 -W10 -q 93.184.216.34 >/dev/null || echo "FAIL net: $1 has no network after $2"; }
 strange() { seen "$1" | grep -v 'ICMP echo reply' | grep -v 'ARP, Reply 169.254.0.22 is-at 02:cb:00:00:00:02'; }
 attack() {
     in_ns "$world" python3 "$CUBE_ROOT/tests/net/world.py" "$1" "$mac" "$port" || { echo "FAIL net: $1 could not be sent"; return; }
     marker "$guest1" "$1"; marker "$guest2" "$1"
-    for _ in $(seq 40); do seen "$guest2" | tail -1 | grep -q 'echo reply' && seen "$guest1" | tail -1 | grep -q 'echo reply' && break; sleep 0.05; done
+    for _ in $(seq 200); do seen "$guest2" | tail -1 | grep -q 'echo reply' && seen "$guest1" | tail -1 | grep -q 'echo reply' && break; sleep 0.05; done
     if strange "$guest1" | grep -q . || strange "$guest2" | grep -q .; then
         echo "FAIL net: $1 from the world reached a guest: $(strange "$guest1" | head -2 | tr '\n' ';') $(strange "$guest2" | head -2 | tr '\n' ';')"
         return
@@ -42,7 +42,7 @@ attack() {
 }
 for name in icmp-other-port icmp-other-remote icmp-other-source icmp-inner-options icmp-redirect unasked dhcp ra arp; do attack "$name"; done
 in_ns "$world" python3 "$CUBE_ROOT/tests/net/world.py" icmp-honest "$mac" "$port"
-for _ in $(seq 40); do strange "$guest1" | grep -q . && break; sleep 0.05; done
+for _ in $(seq 200); do strange "$guest1" | grep -q . && break; sleep 0.05; done
 got=$(strange "$guest1")
 case "$got" in
 *"93.184.216.77 > 169.254.0.21: ICMP 93.184.216.34 udp port 9 unreachable"*) echo "PASS net: an honest ICMP error reaches the guest whose packet it is about, translated" ;;
