@@ -225,7 +225,8 @@ int checks_required(const struct settings *s, struct err *e)
             err_set(e, ERR_UNAVAILABLE, "%s: %s", r[i].name, r[i].finding);
             return err_remedy(e, "%s", r[i].fix);
         }
-        if (i == 1 || i == 3 || i == 5)
+        if (strcmp(r[i].name, "kvm") == 0 || strcmp(r[i].name, "cgroup") == 0 ||
+            strcmp(r[i].name, "memory") == 0)
             used += (size_t)snprintf(summary + used, sizeof summary - used, "%s%s %s", used ? "; " : "",
                                      r[i].name, r[i].finding);
     }

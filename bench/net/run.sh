@@ -4,7 +4,7 @@
 # receiver's socket is in the figure; CPU as jiffies of the whole machine per packet that arrived.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-export CUBE_ROOT=$root CUBE_BUILD_DIR="${CUBE_BUILD_DIR:-$root/build}"
+export BED_OFFLOADS=1 CUBE_ROOT=$root CUBE_BUILD_DIR="${CUBE_BUILD_DIR:-$root/build}"
 rounds=${ROUNDS:-3} seconds=${SECONDS_EACH:-3}
 . "$root/tests/net/bed.sh"
 trap bed_down EXIT

@@ -233,7 +233,7 @@ int from_cube(struct __sk_buff *skb)
         return drop(slot, why, NULL);
     if (p.src != bpf_htonl(VS_GUEST_IP))
         return drop(slot, VS_DROP_SPOOF_IP, &p);
-    if (!checksum_place_right(skb, p.proto) || packets_of(skb) > SEGMENTS_MAX)
+    if (!checksum_place_right(skb, &p) || packets_of(skb) > SEGMENTS_MAX)
         return drop(slot, VS_DROP_MALFORMED, &p);
     if (p.dst == bpf_htonl(VS_GATEWAY_IP))
         return to_service(skb, cfg, slot, &p);

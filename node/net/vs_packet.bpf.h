@@ -44,8 +44,8 @@ struct packet {
     __u8 proto;
     __u8 tcp_flags;
     __u8 icmp_type;
-    __u8 pad;
-    __u32 len; /* bytes of the IP packet */
+    __u8 partial; /* the transport's checksum is the host's to complete; known of a guest's packets only */
+    __u32 len;    /* bytes of the IP packet */
 };
 
 /* Makes `n` bytes readable and writable in place; most packets have them there already. */
@@ -116,15 +116,24 @@ struct sk_buff {
 /* A guest may leave its transport's checksum to the host, and says where that lies. The host completes it
  * after this program, by writing two bytes of the guest's choice wherever it said: nowhere but in the
  * transport's own field, or a guest would change its packet's addresses behind our back. */
-static __always_inline bool checksum_place_right(struct __sk_buff *skb, __u8 proto)
+static __always_inline bool checksum_place_right(struct __sk_buff *skb, struct packet *p)
 {
     struct sk_buff *k = (void *)skb;
+    struct {
+        unsigned long head, data;
+    } room;
+    struct {
+        __u16 start, offset;
+    } place;
     if (BPF_CORE_READ_BITFIELD_PROBED(k, ip_summed) != SUMMED_PARTIAL)
         return true;
-    unsigned long headroom = (unsigned long)BPF_CORE_READ(k, data) - (unsigned long)BPF_CORE_READ(k, head);
-    return BPF_CORE_READ(k, csum_start) == headroom + OFF_L4 &&
-           ((proto == IPPROTO_TCP && BPF_CORE_READ(k, csum_offset) == 16) ||
-            (proto == IPPROTO_UDP && BPF_CORE_READ(k, csum_offset) == 6));
+    p->partial = 1;
+    /* Each pair has always stood together, and one read of both costs half. */
+    if (bpf_core_read(&room, sizeof room, &k->head) || bpf_core_read(&place, sizeof place, &k->csum_start))
+        return false;
+    return place.start == room.data - room.head + OFF_L4 &&
+           ((p->proto == IPPROTO_TCP && place.offset == 16) ||
+            (p->proto == IPPROTO_UDP && place.offset == 6));
 }
 
 /* Where the checksum of the transport lies, and with which flags it is mended. */
@@ -177,7 +186,7 @@ static __always_inline bool translate(struct __sk_buff *skb, const struct packet
     if (p->proto != IPPROTO_ICMP)
         bpf_l4_csum_replace(skb, l4_csum_offset(p->proto), old_ip, ip,
                             l4_csum_flags(p->proto, 4) | BPF_F_PSEUDO_HDR);
-    if (old_port != port)
+    if (old_port != port && !p->partial) /* what is to be completed holds only the pseudo header's sum */
         bpf_l4_csum_replace(skb, l4_csum_offset(p->proto), old_port, port, l4_csum_flags(p->proto, 2));
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
     if (data + OFF_L4 + 8 > end)

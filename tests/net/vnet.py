@@ -31,13 +31,19 @@ def everywhere():
     return out
 
 
+def partial(f):
+    """What stands in the field until the rest is summed up: the pseudo header's sum."""
+    length = len(f) - 34
+    return struct.pack('!H', ~checksum(f[26:34] + struct.pack('!HH', 17, length)) & 0xffff)
+
+
 FRAMES = {
     'checksum-over-headers': everywhere,
     'checksum-of-icmp': lambda: [header(34, 2) + frame(ip(GUEST, WEB, 1, struct.pack('!BBHI', 8, 0, 0, 1) + b'x' * 32)) for _ in range(3)],
     'segments-elsewhere': lambda: [header(s, 16, gso='tcp4', size=500, length=54) + LARGE_TCP for s in (26, 14, 38)],
     'segments-of-one-byte': lambda: [header(34, 16, gso='tcp4', size=n, length=54) + LARGE_TCP for n in (1, 2, 3)],
     # honest ones: they must pass
-    'honest': lambda: [header(34, 6) + PLAIN_UDP],
+    'honest': lambda: [header(34, 6) + PLAIN_UDP[:40] + partial(PLAIN_UDP) + PLAIN_UDP[42:]],
 }
 
 fd = os.open('/dev/net/tun', os.O_RDWR)
