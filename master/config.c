@@ -1,10 +1,9 @@
 /* Owns the configuration keys of cube-master. */
-#include "lib/net/config.h"
+#include "lib/net/config_cluster.h"
 
 #include "master/master.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #define AT(member) offsetof(struct master_config, member)
 
@@ -12,19 +11,10 @@ const struct config_key master_config_keys[] = {
     {"listen", CONFIG_STR, AT(listen), "127.0.0.1:3010", 0, 0, "address of the gRPC services"},
     {"admin_listen", CONFIG_STR, AT(admin_listen), "127.0.0.1:3110", 0, 0,
      "address of /metrics, /healthz and /readyz"},
-    {"redis", CONFIG_STR, AT(redis), NULL, 0, 0, "host:port, unix:/path or sentinel:NAME@host:port,…"},
-    {"redis_user", CONFIG_STR, AT(redis_user), NULL, 0, 0, "ACL user of Redis"},
-    {"redis_password_file", CONFIG_STR, AT(redis_password_file), NULL, 0, 0,
-     "file with the password of Redis"},
-    {"state_dir", CONFIG_STR, AT(state_dir), NULL, 0, 0, "durable state"},
-    {"key_dir", CONFIG_STR, AT(key_dir), NULL, 0, 0, "role keys"},
+    CONFIG_CLUSTER_ROWS(AT),
     {"seed_file", CONFIG_STR, AT(seed_file), NULL, 0, 0, "secret seed"},
     {"journal", CONFIG_STR, AT(journal), "${state_dir}/store/catalog.journal", 0, 0,
      "journal of the catalog"},
-    {"ca", CONFIG_STR, AT(ca), NULL, 0, 0, "CA of the cluster (PEM); with cert and key mTLS is used"},
-    {"cert", CONFIG_STR, AT(cert), NULL, 0, 0, "certificate (PEM)"},
-    {"key", CONFIG_STR, AT(key), NULL, 0, 0, "its key (PEM)"},
-    {"cell", CONFIG_STR, AT(cell), NULL, 0, 0, "character of this cell: one of 0-9a-z"},
     {"report_interval", CONFIG_MS, AT(report_ms), "1s", 100, 60000, "how often nodes report"},
     {"node_stale", CONFIG_MS, AT(node_stale_ms), "10s", 500, 600000,
      "a node without reports for so long gets no sandboxes"},
@@ -55,7 +45,5 @@ const struct config_key master_config_keys[] = {
 
 int master_config_check(const struct master_config *c, struct err *e)
 {
-    if (strlen(c->cell) != 1 || !strchr("0123456789abcdefghijklmnopqrstuvwxyz", *c->cell))
-        return err_set(e, ERR_INVALID, "master.cell must be one of 0-9a-z, not \"%s\"", c->cell);
-    return 0;
+    return config_cell_check("master", c->cell, e);
 }

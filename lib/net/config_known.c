@@ -1,4 +1,5 @@
 /* Owns the questions about what is known in cube.yaml; the list itself is generated (config_schema.py). */
+#include "lib/net/config_cluster.h"
 #include "lib/net/config_impl.h"
 
 #include <string.h>
@@ -58,4 +59,11 @@ const char *config_key_near(const char *section, const char *key)
         }
     }
     return best;
+}
+
+int config_cell_check(const char *section, const char *cell, struct err *e)
+{
+    if (strlen(cell) != 1 || !strchr("0123456789abcdefghijklmnopqrstuvwxyz", *cell))
+        return err_set(e, ERR_INVALID, "%s.cell must be one of 0-9a-z, not \"%s\"", section, cell);
+    return 0;
 }

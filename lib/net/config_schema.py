@@ -24,7 +24,10 @@ def keys_of(root, directories):
     found = set()
     for directory in directories:
         for path in sorted(pathlib.Path(root, directory).glob("*.[ch]")):
-            found |= set(ROW.findall(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            found |= set(ROW.findall(text))
+            if "CONFIG_CLUSTER_ROWS(" in text:
+                found |= set(ROW.findall(pathlib.Path(root, "lib/net/config_cluster.h").read_text(encoding="utf-8")))
     return found
 
 
