@@ -249,6 +249,7 @@ static void on_team(struct call *c, const ProtobufCMessage *m)
     jsonw_kint(&w, "maxMemoryMB", (int64_t)t->max_memory_mib);
     jsonw_kint(&w, "createsPerSecond", t->creates_per_s);
     jsonw_kint(&w, "maxTimeout", t->max_timeout_ms / 1000);
+    jsonw_kint(&w, "idle", t->idle_ms / 1000);
     jsonw_obj_end(&w);
     call_send_json(c, c->route->status);
 }
@@ -271,9 +272,9 @@ void handle_cube_team_put(struct call *c)
 {
     static const char *const known[] = {"teamID",       "name",     "slug",        "blocked",
                                         "maxSandboxes", "maxVcpus", "maxMemoryMB", "createsPerSecond",
-                                        "maxTimeout",   NULL};
+                                        "maxTimeout",   "idle",     NULL};
     struct err e = {0};
-    int64_t sandboxes = 0, vcpus = 0, memory = 0, creates = 0, timeout = 0;
+    int64_t sandboxes = 0, vcpus = 0, memory = 0, creates = 0, timeout = 0, idle = 0;
     bool blocked = false;
     const char *id = NULL, *name = NULL, *slug = NULL;
     const int64_t max = INT32_MAX;
@@ -285,7 +286,8 @@ void handle_cube_team_put(struct call *c)
         body_int(c->body, "", "maxVcpus", 0, max, &vcpus, NULL, &e) < 0 ||
         body_int(c->body, "", "maxMemoryMB", 0, max, &memory, NULL, &e) < 0 ||
         body_int(c->body, "", "createsPerSecond", 0, max, &creates, NULL, &e) < 0 ||
-        body_int(c->body, "", "maxTimeout", 0, max, &timeout, NULL, &e) < 0) {
+        body_int(c->body, "", "maxTimeout", 0, max, &timeout, NULL, &e) < 0 ||
+        body_int(c->body, "", "idle", 0, 30 * 86400, &idle, NULL, &e) < 0) {
         call_fail(c, &e);
         return;
     }
@@ -307,5 +309,6 @@ void handle_cube_team_put(struct call *c)
     in.max_memory_mib = (uint64_t)memory;
     in.creates_per_s = (uint32_t)creates;
     in.max_timeout_ms = timeout * 1000;
+    in.idle_ms = idle * 1000;
     call_master(c, MASTER_CATALOG "PutTeam", &in.base, &cube__master__v1__team__descriptor, 0, on_team, NULL);
 }

@@ -54,6 +54,7 @@ static Team *team_new(const redisReply *hash, const char *id)
     t->max_memory_mib = strtoull(field(hash, "max_memory_mib"), NULL, 10);
     t->creates_per_s = (uint32_t)strtoul(field(hash, "creates_per_s"), NULL, 10);
     t->max_timeout_ms = strtoll(field(hash, "max_timeout_ms"), NULL, 10);
+    t->idle_ms = strtoll(field(hash, "idle_ms"), NULL, 10);
     return t;
 }
 
@@ -77,6 +78,7 @@ static int team_write(struct master *m, const char *mode, const Team *t, struct 
         {"max_memory_mib", NULL, (int64_t)t->max_memory_mib},
         {"creates_per_s", NULL, t->creates_per_s},
         {"max_timeout_ms", NULL, t->max_timeout_ms},
+        {"idle_ms", NULL, t->idle_ms},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         db_arg(&a, rows[i].name);
@@ -94,7 +96,8 @@ static void serve_put_team(struct request *r)
     struct err e = {0};
     if (strlen(t->team_id) > TEAM_ID_MAX || !catalog_name_ok(t->team_id, TEAM_ID_MAX, "-_") ||
         (*t->slug && !catalog_name_ok(t->slug, 63, "-_")) || strlen(t->name) > 256 ||
-        t->max_memory_mib > INT64_MAX / 2 || t->max_timeout_ms < 0) {
+        t->max_memory_mib > INT64_MAX / 2 || t->max_timeout_ms < 0 || t->idle_ms < 0 ||
+        t->idle_ms > IDLE_MS_MAX) {
         err_set(&e, ERR_INVALID,
                 "a team has an ID and a slug of 1 to 63 of [a-z0-9_-], and a name of at most 256 bytes");
         request_fail(r, &e);

@@ -117,8 +117,11 @@ static int template_parse(const redisReply *r, void *out, struct err *e)
 {
     struct template_get *g = out;
     const char *what = r->type == REDIS_REPLY_ARRAY && r->elements ? r->element[0]->str : "";
-    if (strcmp(what, "ok") == 0 && r->elements == 3 && (g->t = template_read(r->element[2])))
+    if (strcmp(what, "ok") == 0 && r->elements == 4 && (g->t = template_read(r->element[2]))) {
+        if (!g->t->idle_ms && r->element[3]->str)
+            g->t->idle_ms = strtoll(r->element[3]->str, NULL, 10);
         return 0;
+    }
     if (strcmp(what, "tag") == 0)
         return err_set(e, ERR_NOT_FOUND, "tag '%.60s' does not exist for template '%.120s'", g->tag, g->name);
     if (strcmp(what, "forbidden") == 0)

@@ -353,7 +353,7 @@ static int spec_check(struct placement *p, const Cube__Master__V1__CreateRequest
     if (idle) {
         char *end;
         long seconds = strtol(idle, &end, 10);
-        if (end == idle || *end || seconds < 1 || seconds > 30 * 86400)
+        if (end == idle || *end || seconds < 1 || seconds > IDLE_MS_MAX / 1000)
             return err_set(e, ERR_INVALID, "metadata cube.idle must be seconds from 1 to 2592000");
         s->idle_ms = seconds * 1000;
     }
@@ -385,6 +385,8 @@ static int template_apply(struct placement *p, Cube__Master__V1__Template *tpl, 
         s->limits->memory_mib = s->limits->memory_mib ? s->limits->memory_mib : tpl->limits->memory_mib;
         s->limits->disk_mib = s->limits->disk_mib ? s->limits->disk_mib : tpl->limits->disk_mib;
     }
+    if (!s->idle_ms)
+        s->idle_ms = tpl->idle_ms;
     if (!s->limits->vcpus || !s->limits->memory_mib)
         return err_set(e, ERR_INVALID, "template %s says neither vCPUs nor memory", s->template_id);
     if (!*s->alias && tpl->n_aliases) {

@@ -1,6 +1,8 @@
 /* A sandbox's record as the masters read it from `{c}:sb:<id>`, and its view for the API. */
 #pragma once
 
+#define IDLE_MS_MAX (30 * INT64_C(86400000)) /* of mode `idle` */
+
 #include "lib/base/err.h"
 #include "lib/base/ids.h"
 #include "proto/master.pb-c.h"

@@ -1,5 +1,5 @@
 -- include: common
--- Reads of the catalog. ARGV: prefix, op, … ops: key sha · keys team · team id · template team slug name tag · templates team.
+-- Reads of the catalog. A template found by name comes with the idle time that its team gives by default. ARGV: prefix, op, … ops: key sha · keys team · team id · template team slug name tag · templates team.
 -- Bare names: the team's own namespace first, then global names, then template IDs (contracts/e2b.md §1.5).
 local op = ARGV[2]
 if op == 'key' then
@@ -24,6 +24,7 @@ end
 
 if op == 'template' then
   local team, slug, name, tag = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+  local idle = team ~= '' and redis.call('HGET', key('team', team), 'idle_ms') or '0'
   if slug == '' and team ~= '' then slug = redis.call('HGET', key('team', team), 'slug') or '' end
   local suffix = (tag == '' or tag == 'default') and '' or (':' .. tag)
   local tries
@@ -33,13 +34,13 @@ if op == 'template' then
     local id = redis.call('GET', key('alias', a .. suffix))
     if id then
       local t = template(id)
-      if visible(t, team) then return {'ok', id, t} end
+      if visible(t, team) then return {'ok', id, t, idle} end
     elseif suffix ~= '' and redis.call('EXISTS', key('alias', a)) == 1 then
       return {'tag'}
     end
   end
   local t = template(name .. suffix)
-  if visible(t, team) then return {'ok', name .. suffix, t} end
+  if visible(t, team) then return {'ok', name .. suffix, t, idle} end
   if t[1] then return {'forbidden'} end
   t = template(name)
   if suffix ~= '' and visible(t, team) then return {'tag'} end

@@ -183,6 +183,30 @@ await test('wake: many proxies, one resume; only with auto-resume', async () => 
   await rejects(c.client(proto.cube.lifecycle.v1.Wake, c.l1Port, 'node')('Wake', { sandbox_id: id }), undefined);
   for (const x of [id, no]) await s.sandboxes('Kill', { sandbox_id: x, team_id: 't1' });
 });
+await test('the policy of the sandbox stays over many rounds of pause, connect, resume and wake, with and without a timeout', async () => {
+  const wake = c.client(proto.cube.lifecycle.v1.Wake, c.l1Port, 'proxy');
+  for (const [auto_pause, auto_resume] of [[true, true], [true, false], [false, true], [false, false]]) {
+    const { sandbox } = await s.sandboxes('Create', spec({ auto_pause, auto_pause_memory: auto_pause, auto_resume, timeout_ms: 600000 }));
+    const q = { sandbox_id: sandbox.spec.sandbox_id, team_id: 't1' };
+    for (let round = 0; round < 12; round++) {
+      await s.sandboxes('Pause', q);
+      if (round % 4 === 0) await s.sandboxes('Resume', { ...q, timeout_ms: 600000, extend_only: true });
+      else if (round % 4 === 1) await s.sandboxes('Resume', q);
+      else if (round % 4 === 2) await s.sandboxes('Resume', { ...q, timeout_ms: 600000, must_be_paused: true });
+      else if (auto_resume) await wake('Wake', { sandbox_id: q.sandbox_id, gen_seen: round + 1 });
+      else {
+        await rejects(wake('Wake', { sandbox_id: q.sandbox_id, gen_seen: round + 1 }), 'forbidden');
+        await s.sandboxes('Resume', { ...q, extend_only: true });
+      }
+      const now = (await s.sandboxes('Get', q)).sandbox, rt = await c.r.hash(`{c0}:rt:${q.sandbox_id}`);
+      equal([now.gen, now.spec.auto_pause, now.spec.auto_pause_memory, now.spec.auto_resume, rt.auto_resume],
+        [round + 2, auto_pause, auto_pause, auto_resume, auto_resume ? '1' : '0'], `round ${round}`);
+      assert(now.end_ms > Date.now(), 'it has a deadline');
+    }
+    equal(await c.r('HGET', `{c0}:sb:${q.sandbox_id}`, 'auto_pause'), auto_pause ? '1' : null, 'what its timeout will do');
+    await s.sandboxes('Kill', q);
+  }
+});
 await test('roles: each service takes only the callers of its column, and a node speaks for itself alone', async () => {
   const M = proto.cube.master.v1;
   const denied = async (p) => { const e = await rejects(p); assert([7, 16].includes(e.code), `status ${e.code}`); };

@@ -37,6 +37,24 @@ await test('memory pressure: idle sandboxes of mode idle are paused, quietest fi
   for (const x of [plain, busy, leased, last, ...quiet]) await s.sandboxes('Kill', q(x));
   for (const k of ['n2', 'n3']) await s.nodes('Uncordon', { node_id: k });
 });
+await test('mode idle by default of a team, of a template before it, and by metadata before both', async () => {
+  const mode = async (more) => {
+    const x = (await s.sandboxes('Create', { spec: { team_id: 't8', template_id: 'base', timeout_ms: 300000, ...more } })).sandbox;
+    await s.sandboxes('Kill', { sandbox_id: x.spec.sandbox_id });
+    return [x.spec.idle_ms, Math.round((x.end_ms - x.started_ms) / 1000)];
+  };
+  const tpl = { template_id: 'idler', public: true, aliases: ['idler'], limits: { vcpus: 1, memory_mib: 512 }, status: 'ready', idle_ms: 70000 };
+  await s.catalog('PutTemplate', tpl);
+  await s.catalog('PutTeam', { team_id: 't8', name: 'Eight', slug: 't8' });
+  equal(await mode(), [0, 300]);
+  equal(await mode({ template_id: 'idler' }), [70000, 70]);
+  await s.catalog('PutTeam', { team_id: 't8', name: 'Eight', slug: 't8', idle_ms: 90000 });
+  equal((await s.catalog('GetTeam', { team_id: 't8' })).idle_ms, 90000);
+  equal(await mode(), [90000, 90]);
+  equal(await mode({ template_id: 'idler' }), [70000, 70]);
+  equal(await mode({ template_id: 'idler', ...idle(50) }), [50000, 50]);
+  await rejects(s.catalog('PutTeam', { team_id: 't8', slug: 't8', idle_ms: -1 }), 'invalid_argument');
+});
 await test('out of memory in the guest: the sandbox goes on, its story says so, once', async () => {
   const x = await create();
   await n(`${x.node_id} oom ${x.spec.sandbox_id} 2`);
