@@ -187,7 +187,12 @@ static void try_to_start(struct placement *p, bool *started, bool *over, struct 
     int64_t begin = p->m->now_ms();
     struct err why = {0};
     p->attempts++;
-    if (node_start(p, &reply, &why) == 0) {
+    int rc = node_start(p, &reply, &why);
+    if (rc == 0 && ops_reply_check(reply, p->rec.gen, &why) < 0) {
+        cube__node__v1__start_reply__free_unpacked(reply, NULL);
+        rc = -1;
+    }
+    if (rc == 0) {
         *over = true;
         *started = finish(p, reply, p->m->now_ms() - begin, e) == 0;
         cube__node__v1__start_reply__free_unpacked(reply, NULL);

@@ -5,11 +5,13 @@
 #include "lib/net/fiber.h"
 #include "proto/node.pb-c.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SETTLE_PATIENCE_MS 5000
+#define REPLY_WORD_MAX 15 /* bytes of a version or an isolation level */
 
 static int get_parse(const redisReply *r, void *out, struct err *e)
 {
@@ -122,4 +124,15 @@ void node_drop_later(struct master *m, const char *node, const char *id, uint64_
     snprintf(d->id, sizeof d->id, "%s", id);
     snprintf(d->reason, sizeof d->reason, "%s", reason);
     fiber_spawn(drop_fiber, d);
+}
+
+int ops_reply_check(const Cube__Node__V1__StartReply *reply, uint64_t gen, struct err *e)
+{
+    if (reply->gen != gen)
+        return err_set(e, ERR_UNAVAILABLE, "the node answered for generation %" PRIu64 " instead of %" PRIu64,
+                       reply->gen, gen);
+    if (strlen(reply->envd_version) > REPLY_WORD_MAX || strlen(reply->isolation) > REPLY_WORD_MAX)
+        return err_set(e, ERR_UNAVAILABLE, "the node answered with a version or isolation of over %d bytes",
+                       REPLY_WORD_MAX);
+    return 0;
 }

@@ -5,6 +5,7 @@
 #include "master/commit.h"
 #include "master/fleet.h"
 #include "master/record.h"
+#include "proto/node.pb-c.h"
 
 /** Reads a record; ERR_NOT_FOUND when it does not exist or belongs to another team (`team` "" = any). */
 int op_load(struct master *m, const char *id, const char *team, struct record *out, struct err *e);
@@ -72,6 +73,10 @@ int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, 
                 struct record *out, struct err *e);
 int op_network(struct master *m, const Cube__Master__V1__UpdateNetworkRequest *req, struct record *out,
                struct err *e);
+
+/** Whether a node's answer to Start or Restore is one to this generation, and sane. If not,
+ * ERR_UNAVAILABLE: what the node really did is to be asked. */
+int ops_reply_check(const Cube__Node__V1__StartReply *reply, uint64_t gen, struct err *e);
 
 int64_t ops_initial_memory(const struct master *m,
                            const Cube__V1__Limits *l); /* MiB to reserve for a new VM */

@@ -288,7 +288,9 @@ static int node_restore(struct master *m, struct record *r, bool reboot, int64_t
     explicit_bzero(token, sizeof token);
     if (rc < 0)
         return -1;
-    rc = resume_end(m, r, (Cube__Node__V1__StartReply *)reply, timeout, m->now_ms() - begin, e);
+    rc = ops_reply_check((Cube__Node__V1__StartReply *)reply, r->gen, e);
+    if (rc == 0)
+        rc = resume_end(m, r, (Cube__Node__V1__StartReply *)reply, timeout, m->now_ms() - begin, e);
     protobuf_c_message_free_unpacked(reply, NULL);
     if (rc < 0 && e->code != ERR_UNAVAILABLE)
         node_drop_later(m, r->node, r->id, r->gen, "the resume was overtaken");

@@ -88,14 +88,7 @@ await test(`${SECONDS} s of load with kill -9 of masters, lifecycles, Redis, and
   console.log('  ' + JSON.stringify(tally));
   assert(tally.create > 20 && tally.kill > 2 && tally.pause > 2 && tally.resume > 0, 'the load did something');
 });
-await test('census: records, nodes, indexes, reservations, routes and deadlines agree', async () => {
-  const s = apis[0];
-  for (const name of ['a1', 'a2', 'b1', 'b2']) await sims[name[0]](`${name} silent 0`);
-  await until('all nodes are back', async () => (await s.nodes('List', {})).nodes.filter((x) => x.status === 'ready').length === 4, 40000);
-  await until('nothing is in transition', async () => (await c.r('ZCARD', '{c0}:op')) === 0, 60000, 200);
-  for (const name of ['a1', 'a2', 'b1', 'b2']) await sims[name[0]](`${name} full`);
-  await sleep(1500);
-  await until('nothing is in transition', async () => (await c.r('ZCARD', '{c0}:op')) === 0, 60000, 200);
+async function census() {
   const problems = [];
   const on = new Map();
   for (const name of ['a1', 'a2', 'b1', 'b2']) for (const x of await sims[name[0]](`${name} list`)) on.set(x.id, { ...x, node: name });
@@ -130,6 +123,21 @@ await test('census: records, nodes, indexes, reservations, routes and deadlines 
   const routes = (await c.r('KEYS', '{c0}:rt:*')).length;
   if (routes !== (perNode.running || 0) + (perNode.paused || 0)) problems.push(`${routes} routes`);
   console.log(`  census: ${told.size} told, ${records.length} records, ${JSON.stringify(perNode)}, ${lost} lost`);
+  return problems;
+}
+await test('census: records, nodes, indexes, reservations, routes and deadlines agree', async () => {
+  const s = apis[0];
+  for (const name of ['a1', 'a2', 'b1', 'b2']) await sims[name[0]](`${name} silent 0`);
+  await until('all nodes are back', async () => (await s.nodes('List', {})).nodes.filter((x) => x.status === 'ready').length === 4, 40000);
+  await until('nothing is in transition', async () => (await c.r('ZCARD', '{c0}:op')) === 0, 60000, 200);
+  // What a full report brings to light takes its time to be repaired; what is repaired stays so.
+  let problems = ['no census was taken'];
+  await until('the census agrees', async () => {
+    for (const name of ['a1', 'a2', 'b1', 'b2']) await sims[name[0]](`${name} full`);
+    await sleep(500);
+    problems = await census();
+    return problems.length === 0 && await c.r('ZCARD', '{c0}:op') === 0;
+  }, 40000, 500).catch(() => {});
   assert(problems.length === 0, `${problems.length} problems: ${problems.slice(0, 6).join('; ')}`);
 });
 await test('everything can be killed, and nothing is left then', async () => {

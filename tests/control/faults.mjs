@@ -40,6 +40,24 @@ await test('a refusing node: the next candidate gets it, with a larger generatio
   await n('n1 refuse_start -');
   await n('n2 refuse_start -');
 });
+await test('a node that answers for an older generation is not believed', async () => {
+  for (const y of ['n1', 'n2']) await n(`${y} older 1`);
+  await rejects(create(), 'unavailable', /answered for generation \d+ instead of \d+/);
+  await until('what they started is dropped', async () => (await n('n1 list')).length + (await n('n2 list')).length === 0);
+  await n('n2 older 0');
+  const x = await create();
+  equal(x.node_id, 'n2');
+  await s.sandboxes('Pause', q(x));
+  await n('n2 older 1');
+  await rejects(s.sandboxes('Resume', q(x)), 'unavailable', /answered for generation/);
+  for (const y of ['n1', 'n2']) await n(`${y} older 0`);
+  await n('n2 full');
+  const after = await until('settled', async () => { const v = (await s.sandboxes('Get', q(x))).sandbox; return ['RUNNING', 'PAUSED'].includes(v.state) && !v.op && v; });
+  const there = (await n('n2 list')).find((v) => v.id === x.spec.sandbox_id);
+  await until('record and node agree', async () => (await s.sandboxes('Get', q(x))).sandbox.state.toLowerCase() === (await n('n2 list')).find((v) => v.id === x.spec.sandbox_id).state);
+  assert(after && there, 'it is there');
+  await s.sandboxes('Kill', q(x));
+});
 await test('a node that is too late: placed elsewhere, what it started late is dropped', async () => {
   await n('n1 start_ms 3000');
   const many = await Promise.all(Array.from({ length: 4 }, () => create()));
@@ -258,10 +276,10 @@ await test('after a loss of data the cell does not wait for a node that was lost
   await settled();
 });
 await test('mode idle: activity postpones, silence pauses, a lease keeps it awake', async () => {
-  const x = await create({ metadata: [{ key: 'cube.idle', value: '2' }] });
+  const x = await create({ metadata: [{ key: 'cube.idle', value: '3' }] });
   const id = x.spec.sandbox_id;
   const busy = setInterval(() => n(`${x.node_id} active ${id} cpu`), 150);
-  await sleep(5000);
+  await sleep(7000);
   equal(await state(x), 'running', 'a long computation without traffic is not paused');
   const d = (await s.sandboxes('Get', q(x))).sandbox;
   equal([d.awake, d.healthy], ['cpu', true]);

@@ -55,13 +55,12 @@ await test('quotas of vCPU and memory name what is reached; a blocked team is fo
   await killAll(a);
 });
 await test('create rate: a burst beyond it is refused with the reason, and comes back with time', async () => {
-  await s.catalog('PutTeam', { team_id: 't4', slug: 't4', name: 'Four', creates_per_s: 4 });
+  await s.catalog('PutTeam', { team_id: 't4', slug: 't4', name: 'Four', creates_per_s: 1 });
   const all = await Promise.allSettled(Array.from({ length: 12 }, (_, i) => create(apis[i % 3], { team_id: 't4' })));
   const ok = all.filter((x) => x.status === 'fulfilled').map((x) => x.value);
-  assert(ok.length >= 4 && ok.length < 12, `${ok.length} of a burst`);
-  assert(all.filter((x) => x.status === 'rejected').every((x) => /create rate of the team exceeded \(4 per second\)/.test(x.reason.message)));
-  await sleep(600);
-  ok.push(await create(s, { team_id: 't4' }));
+  assert(ok.length >= 1 && ok.length < 12, `${ok.length} of a burst`);
+  assert(all.filter((x) => x.status === 'rejected').every((x) => /create rate of the team exceeded \(1 per second\)/.test(x.reason.message)));
+  ok.push(await until('it comes back', () => create(s, { team_id: 't4' }), 20000, 100));
   await killAll(ok);
 });
 await test('idempotency key: one sandbox from many retries on all masters; another body is refused', async () => {

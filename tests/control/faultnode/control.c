@@ -72,6 +72,8 @@ static bool node_order(struct sim_node *n, int argc, char **a)
         n->pause_ms = number;
     else if (strcmp(verb, "kill_ms") == 0)
         n->kill_ms = number;
+    else if (strcmp(verb, "older") == 0)
+        n->older = (uint64_t)number;
     else if (strcmp(verb, "silent") == 0)
         n->silent = number;
     else if (strcmp(verb, "pressure") == 0)

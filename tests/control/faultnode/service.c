@@ -173,7 +173,7 @@ static void start_common(struct job *j, bool restore)
     else
         n->starts++;
     Cube__Node__V1__StartReply r = CUBE__NODE__V1__START_REPLY__INIT;
-    r.gen = s->gen;
+    r.gen = s->gen - n->older;
     r.started_ms = s->started_ms;
     r.envd_version = "0.6.13";
     r.isolation = "pvm";
