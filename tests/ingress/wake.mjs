@@ -55,7 +55,7 @@ web.on('upgrade', (q, sock) => {
   sock.on('error', () => {});
   sock.pipe(sock);
 });
-const webPort = await new Promise((ok) => web.listen(0, '127.0.0.1', () => ok(web.address().port)));
+const webPort = await new Promise((ok) => web.listen({ port: 0, host: '127.0.0.1', backlog: 4096 }, () => ok(web.address().port)));
 const raw = { requestSerialize: (b) => b, requestDeserialize: (b) => b, responseSerialize: (b) => b, responseDeserialize: (b) => b };
 const service = { Echo: { path: '/t.T/Echo', requestStream: false, responseStream: false, ...raw }, Bidi: { path: '/t.T/Bidi', requestStream: true, responseStream: true, ...raw } };
 const rpc = new grpc.Server();
