@@ -19,7 +19,7 @@ def generations_never_go_back(c):
     print("   seed %d: %s" % (seed, p.stdout.strip()))
     check(p.returncode == 0, "seed %d: %s %s" % (seed, p.stdout, p.stderr[-1000:]))
     got = json.loads(p.stdout)
-    check(got["ok"] > 1000, "too few answers to mean anything: %s" % got)
+    check(got["requests"] > 100 and got["ok"] * 5 > got["requests"], "too few answers to mean anything: %s" % got)
 
 
 if __name__ == "__main__":
