@@ -3,8 +3,10 @@
  */
 #include "cli/checks.h"
 #include "cli/checks_net.h"
+#include "cli/selftest.h"
 #include "lib/base/cleanup.h"
 
+#include <cpuid.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -23,6 +25,8 @@
 #include <netinet/in.h>
 
 #define MSR_PVM_PROBE 0x4b564d11u
+#define MSR_PVM_FEATURES 0x4b564d12u
+#define PVM_FEATURES 0x1ffu /* what the guest kernel was written against */
 #define PVM_MAGIC 0x4d5650u
 #define MIN_FREE_GIB 5
 #define MIN_MEMORY_MIB 2048
@@ -45,6 +49,14 @@ static struct check_result result(enum check_level level, const char *name, cons
     return r;
 }
 
+/* The processor offers VMX or SVM, so a KVM without the PVM interface is one of hardware. */
+static bool cpu_virtualizes(void)
+{
+    unsigned a, b, c, d;
+    bool vmx = __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 5);
+    return vmx || (__get_cpuid(0x80000001, &a, &b, &c, &d) && (c & 1u << 2));
+}
+
 static const char *kvm_kind(int kvm)
 {
     struct {
@@ -57,6 +69,19 @@ static const char *kvm_kind(int kvm)
         return NULL;
     bool pvm = ioctl(vcpu, KVM_GET_MSRS, &probe) == 1 && probe.entry.data == PVM_MAGIC;
     return pvm ? "pvm" : "hardware";
+}
+
+/* Feature bits of a PVM-kind KVM; 0 when it does not tell. */
+static uint64_t pvm_features(int kvm)
+{
+    struct {
+        struct kvm_msrs head;
+        struct kvm_msr_entry entry;
+    } m = {.head.nmsrs = 1, .entry.index = MSR_PVM_FEATURES};
+    _cleanup_close_ int vm = ioctl(kvm, KVM_CREATE_VM, 0);
+    _cleanup_close_ int vcpu = vm < 0 ? -1 : ioctl(vm, KVM_CREATE_VCPU, 0);
+
+    return vcpu >= 0 && ioctl(vcpu, KVM_GET_MSRS, &m) == 1 ? m.entry.data : 0;
 }
 
 const char *checks_kvm_kind(void)
@@ -77,7 +102,32 @@ static struct check_result check_kvm(void)
     if (version != KVM_API_VERSION || !kind)
         return result(CHECK_BAD, "kvm", "the host's KVM must speak API version 12",
                       "version %d, no VM could be made: %s", version, strerror(errno));
-    return result(CHECK_OK, "kvm", "", "%s kind", kind);
+    if (strcmp(kind, "hardware") == 0 && !cpu_virtualizes())
+        return result(CHECK_BAD, "kvm", "use a host with VMX or SVM, or one whose KVM has the PVM interface",
+                      "of neither kind: no VMX or SVM here, and MSR 0x%x does not tell of a PVM-kind KVM",
+                      MSR_PVM_PROBE);
+    if (strcmp(kind, "pvm") != 0)
+        return result(CHECK_OK, "kvm", "", "%s kind", kind);
+    uint64_t bits = pvm_features(kvm);
+    if ((bits & PVM_FEATURES) != PVM_FEATURES)
+        return result(CHECK_WARN, "kvm", "look whether the self-test passes; docs/kernel.md, \"Self-test\"",
+                      "pvm kind, but its interface has changed: features 0x%llx, known are 0x%x",
+                      (unsigned long long)bits, PVM_FEATURES);
+    return result(CHECK_OK, "kvm", "", "pvm kind, interface features 0x%llx", (unsigned long long)bits);
+}
+
+struct check_result checks_selftest(const char *kernel, const char *tools)
+{
+    struct err e = {0};
+
+    if (!kernel || !tools || access(kernel, R_OK) < 0 || access(tools, R_OK) < 0)
+        return result(CHECK_WARN, "guest", "./cube up builds it, or guest/kernel/build.sh",
+                      "no self-test: there is no guest kernel yet");
+    long ms = selftest_run(kernel, tools, &e);
+    if (ms < 0)
+        return result(CHECK_BAD, "guest", e.remedy, "self-test: %s", e.msg);
+    return result(CHECK_OK, "guest", "",
+                  "self-test: boots, user mode is interrupted and kept out of the kernel (%ld ms)", ms);
 }
 
 static struct check_result check_root(void)

@@ -18,6 +18,10 @@ struct check_result {
  * the state directory. */
 int checks_run(const struct settings *s, struct check_result out[CHECKS_MAX]);
 
+/** Boots the guest kernel and runs a probe in its user mode: takes about a second. A warning when `kernel` or
+ * `tools` are NULL or not there yet. */
+struct check_result checks_selftest(const char *kernel, const char *tools);
+
 /** Fails with the first check that forbids running; used by `cube up`. */
 int checks_required(const struct settings *s, struct err *e);
 

@@ -5,6 +5,7 @@
 #include "cli/envd.h"
 #include "cli/http.h"
 #include "cli/programs.h"
+#include "cli/selftest.h"
 #include "cli/progress.h"
 #include "cli/supervise.h"
 #include "lib/base/cleanup.h"
@@ -293,6 +294,10 @@ static int up(struct up *u, struct err *e)
         return -1;
     p = progress_step("programs");
     if (progress_end(&p, programs_install(&u->s, e), "%s/bin", u->s.state_dir) < 0)
+        return -1;
+    p = progress_step("self-test");
+    bad = selftest_run(u->kernel, u->tools, e) < 0 ? -1 : 0;
+    if (progress_end(&p, bad, "a guest boots, its user mode works") < 0)
         return -1;
     p = progress_step("template base");
     if (progress_end(&p, import_template(u, e), "%s", u->template_id) < 0)

@@ -22,6 +22,7 @@
 #include "guest/init/exec.h"
 #include "guest/init/mounts.h"
 #include "guest/init/net.h"
+#include "guest/init/probe.h"
 #include "guest/init/shutdown.h"
 #include "guest/init/store.h"
 #include "guest/init/tuning.h"
@@ -113,6 +114,8 @@ int main(int argc, char **argv)
               stderr);
         return 2;
     }
+    if (argc > 1 && !strcmp(argv[1], "--probe"))
+        probe_run();
     log_init("init", LOG_INFO);
     umask(022);
     prctl(PR_SET_DUMPABLE, 0);

@@ -7,6 +7,13 @@ if [ -n "${LONG:-}" ]; then
     tests/kernel/list.sh --soak 3600 --busy
     exit
 fi
+# The self-test of `cube doctor`: this host's kernel passes, and one for the other kind of host is refused with a reason.
+kernel=$(guest/kernel/build.sh | tail -n 1)
+doctor() { CUBE_GUEST_KERNEL=$1 CUBE_GUEST_TOOLS=$CUBE_BUILD_DIR/guest/tools.erofs "$CUBE_BUILD_DIR/cli/cube" doctor | grep '  guest '; }
+found=$(doctor "$kernel")
+case $found in *"self-test: boots"*) echo "PASS kernel-selftest:$found" ;; *) echo "FAIL kernel-selftest:$found" ;; esac
+found=$(doctor "$CUBE_BUILD_DIR/node/vmm/cube-vmm")
+case $found in *"BAD "*self-test:*) echo "PASS kernel-selftest-refuses:$found" ;; *) echo "FAIL kernel-selftest-refuses:$found" ;; esac
 tests/kernel/list.sh --vcpus 1
 tests/kernel/list.sh --vcpus 2 --only registers,faults,debugger,state,clocks,memory,security-probe,python_multiprocessing,git_loopback,gcc_project,snapshot
 tests/kernel/list.sh --soak 30 --seed 1
