@@ -150,6 +150,11 @@ void present_metric(struct jsonw *w, const Cube__Master__V1__MetricPoint *p)
     jsonw_kint(w, "memCache", (int64_t)p->mem_cache);
     jsonw_kint(w, "diskUsed", (int64_t)p->disk_used);
     jsonw_kint(w, "diskTotal", (int64_t)p->disk_total);
+    /* Ours: E2B's SDKs leave out what they do not know. */
+    jsonw_kint(w, "networkReceivedBytes", (int64_t)p->net_rx_bytes);
+    jsonw_kint(w, "networkSentBytes", (int64_t)p->net_tx_bytes);
+    jsonw_kint(w, "networkReceivedPackets", (int64_t)p->net_rx_packets);
+    jsonw_kint(w, "networkSentPackets", (int64_t)p->net_tx_packets);
     jsonw_obj_end(w);
 }
 

@@ -65,6 +65,8 @@ static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m,
     if (network_read(sb->vm, &net)) { /* what passed, where the device also counts what was dropped */
         p->net_rx_bytes = net.down_bytes;
         p->net_tx_bytes = net.up_bytes;
+        p->net_rx_packets = net.down_packets;
+        p->net_tx_packets = net.up_packets;
     }
     sb->cpu_milli = (uint32_t)(p->cpu_used_pct * 10.0);
     sb->rss_mib = v->rss_bytes >> 20;

@@ -59,6 +59,10 @@ await test('net: bytes and packets are in the metrics of node and sandbox', asyn
   const points = (await api('GET', `/cube/v1/sandboxes/${open.sandboxId}/net`)).body
   const late = metric(await metrics(), open, 'bytes_total', ',direction="down"') - points.downBytes
   ok(late >= 0 && late < 100_000, `API and metrics differ by ${late} bytes`)
+  await until(async () => {
+    const newest = (await api('GET', `/sandboxes/${open.sandboxId}/metrics`)).body.at(-1)
+    return newest && newest.networkReceivedBytes > 40_000_000 && newest.networkReceivedPackets > 0 && newest.networkSentPackets > 0
+  }, 20_000, 'GET metrics has them')
 })
 
 await test('net: cube sandbox net and cube why tell rules, connections and what was denied', async () => {
