@@ -181,8 +181,8 @@ def freeze_thaw():
 def envd_restart():
     r, pid, g = start("/bin/sh", ["-c", "read x; echo got $x; exit 9"])
     r2, pid2, g2 = start("/bin/sh", ["-c", "sleep 1001 & wait"])
-    r4, pid4, g4 = start("/bin/sh", ["-c", "sleep 1002 & wait"], {"Connect-Timeout-Ms": "6000"})
     began = time.time()
+    r4, pid4, g4 = start("/bin/sh", ["-c", "sleep 1002 & wait"], {"Connect-Timeout-Ms": "6000"})
     restarts = c.health().get(5, [0])[0]
     # A program of the user waits for the port to become free: it never does.
     taker = "import socket\nwhile 1:\n try:\n  s = socket.socket(socket.AF_VSOCK); s.bind((0xffffffff, 49983)); open('/tmp/taken', 'w'); break\n except OSError: s.close()"
@@ -218,11 +218,13 @@ def envd_restart():
     assert status == 200, body
     # Signals reach the whole group of an adopted process, and so does the deadline that it was started with.
     gone = lambda n: c.exec(["pgrep", "-f", f"^sleep {n}$"])[0] == 1  # noqa: E731
-    assert gone(1001) and (not gone(1002) or time.time() - began > 5.5)
-    while not gone(1002):
-        assert time.time() - began < 15, "the deadline was lost with the old envd"
+    while not gone(1001):
+        assert time.time() - began < 30, "the signal did not reach the group"
         time.sleep(0.1)
-    assert time.time() - began > 5.5
+    while not gone(1002):
+        assert time.time() - began < 30, "the deadline was lost with the old envd"
+        time.sleep(0.1)
+    assert time.time() - began > 6, "killed before its deadline"
 
 
 def events():
