@@ -17,7 +17,8 @@ int cmd_doctor(int argc, char **argv)
             return puts(checks_kvm_kind()) < 0;
         printf("NAME\n    cube doctor - what this machine lacks, with the fix\n\nSYNOPSIS\n    cube doctor "
                "[--state DIR] [--port-base N] [--kind]\n\nOPTIONS\n    --kind   print only the kind of KVM: "
-               "pvm, hardware or none\n\nThe last check boots $CUBE_GUEST_KERNEL with $CUBE_GUEST_TOOLS and runs "
+               "pvm, hardware or none\n\nThe last check boots $CUBE_GUEST_KERNEL with $CUBE_GUEST_TOOLS and "
+               "runs "
                "a probe in it.\n\n"
                "EXIT STATUS\n    0 ready, 1 something forbids running\n");
         return strcmp(argv[i], "--help") == 0 ? 0 : 2;

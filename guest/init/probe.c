@@ -56,8 +56,8 @@ static void write_port(void)
 static const struct {
     const char *name;
     void (*act)(void);
-} forbidden[] = {{"read kernel memory", read_kernel},    {"jump into the kernel", jump_kernel},
-                 {"turn interrupts off", clear_interrupts}, {"read an MSR", read_msr},
+} forbidden[] = {{"read kernel memory", read_kernel},          {"jump into the kernel", jump_kernel},
+                 {"turn interrupts off", clear_interrupts},    {"read an MSR", read_msr},
                  {"load a page table", write_page_table_base}, {"write to a port", write_port}};
 
 /* NULL, or what user code could do. */

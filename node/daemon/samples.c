@@ -15,7 +15,7 @@
 #define YOUNG_MS 60000
 #define IDLE_PCT 1.0
 #define IDLE_FACTOR 6
-#define IDLE_PARTS 4     /* a sandbox in mode `idle` is looked at so often within its idle time */
+#define IDLE_PARTS 4 /* a sandbox in mode `idle` is looked at so often within its idle time */
 
 struct samples {
     Cube__Master__V1__MetricPoint point[POINTS];
