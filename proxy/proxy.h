@@ -20,7 +20,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SCRATCH = 65536, PARKED_MAX = 1024, CONNECT_TRIES = 5 };
+enum { SCRATCH = 65536, PARKED_MAX = 1024, LOOKUP_PARKED_MAX = 16384, CONNECT_TRIES = 5 };
 
 struct proxy_config {
     char *listen, *tls_listen, *admin_listen, *domain, *api, *lifecycle, *redis, *redis_user,

@@ -124,8 +124,11 @@ static void ask(struct sandbox *s, enum wait_kind kind, const char *trace)
 
 void sandbox_park(struct sandbox *s, struct exchange *x, enum wait_kind kind)
 {
-    if (s->parked_count >= PARKED_MAX) {
-        exchange_fail(x, ANSWER_TRANSITION, NULL);
+    /* A look-up takes a millisecond, and a burst to a sandbox that this proxy has not seen yet is no fault.
+     */
+    bool lookup = s->waiting == WAIT_NONE ? kind == WAIT_LOOKUP : s->waiting == WAIT_LOOKUP;
+    if (s->parked_count >= (lookup ? LOOKUP_PARKED_MAX : PARKED_MAX)) {
+        exchange_fail(x, lookup ? ANSWER_UNREACHABLE : ANSWER_TRANSITION, NULL);
         return;
     }
     x->state = X_PARKED;

@@ -250,13 +250,14 @@ class Bench:
         for d in (self.c.dir, home):
             d.chmod(0o755)
         where = ["--state", str(home / "state"), "--run", str(home / "run"), "--port-base", str(base)]
+        cube = BUILD / "cli/cube" if os.environ.get("CUBE_GUEST_KERNEL") else ROOT / "cube"  # the script looks for kernel and root file system
         say("VM: starting a cluster on ports from %d" % base)
         try:
             log = open(self.c.dir / "cube-up.log", "w")
-            subprocess.run([str(ROOT / "cube"), "up", *where], stdout=log, stderr=log, check=True, env={**os.environ, "CUBE_BUILD_DIR": str(BUILD)})
+            subprocess.run([str(cube), "up", *where], stdout=log, stderr=log, check=True, env={**os.environ, "CUBE_BUILD_DIR": str(BUILD)})
             self.vm_rounds(home, base)
         finally:
-            subprocess.run([str(ROOT / "cube"), "down", *where], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "CUBE_BUILD_DIR": str(BUILD)})
+            subprocess.run([str(cube), "down", *where], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "CUBE_BUILD_DIR": str(BUILD)})
 
     def vm_rounds(self, home, base):
         key = (home / "state/keys/api_key").read_text().strip()

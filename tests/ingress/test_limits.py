@@ -9,6 +9,7 @@ import time
 from check import check, equal, run, test
 from cluster import Cluster, wait_for
 from service import Service
+from test_attack import END_HEADERS, END_STREAM, H2, HEADERS, frame, request
 from test_http1 import Raw, by, get
 
 PER_SANDBOX, PER_CLIENT = 6, 20
@@ -42,6 +43,31 @@ def requests_per_sandbox_are_limited_over_all_threads(c, svc):
         end(k)
     c.end(vm)
     c.end(vm2)
+
+
+@test
+def a_burst_to_a_route_that_is_not_known_yet_is_served(c, svc):
+    big = Cluster(proxies=0, config="  threads: 1\n")
+    try:
+        big.proxies = [big.start_proxy()]
+        big.port = big.proxies[0].port
+        sb, vm = big.sandbox({8000: svc.port})
+        os.kill(big.children[0].pid, signal.SIGSTOP)  # Redis holds the look-up until all are there
+        h2 = [H2(big) for _ in range(15)]
+        for k in h2:
+            k.send(*[frame(HEADERS, END_HEADERS | END_STREAM, 1 + 2 * i, request(sb, "/burst")) for i in range(80)])
+        time.sleep(0.5)
+        os.kill(big.children[0].pid, signal.SIGCONT)
+        for k in h2:
+            ended = set()
+            while len(ended) < 80:
+                kind, flags, stream, payload = k.read()
+                if kind == HEADERS:
+                    equal(payload[0], 0x88, "status 200 of stream %d" % stream)
+                if flags & END_STREAM and kind in (HEADERS, 0):
+                    ended.add(stream)
+    finally:
+        big.close()
 
 
 def came_from(address, port):
