@@ -198,7 +198,7 @@ void api_init(struct conn *c)
     copy(state.sandbox_id, sizeof(state.sandbox_id), m.sandbox_id);
     copy(state.template_id, sizeof(state.template_id), m.template_id);
     run_files_write();
-    state.ready = true;
+    state.ready |= *state.sandbox_id != 0; /* a rehearsal is for no sandbox */
     no_content(c);
 }
 

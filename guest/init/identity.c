@@ -23,7 +23,11 @@
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
 #include "lib/base/jsonw.h"
+#include "lib/base/log.h"
 
+#define NET_ADDRESS "169.254.0.21/30" /* contracts/internal.md §8 */
+#define NET_GATEWAY "169.254.0.22"
+#define NET_MTU 1450
 #define RANDOM_MIN 32
 #define GENERATION_FILE "/run/cube/generation"
 #define BOOT_ID_FILE "/run/cube/boot_id"
@@ -130,11 +134,11 @@ static bool boot_id_apply(const char *sandbox, struct err *e)
     static char before[64];
     static bool bound;
     char text[40];
-    if (!*sandbox || !strcmp(before, sandbox))
+    if (*sandbox && !strcmp(before, sandbox))
         return true;
     id_uuid(text);
     strcat(text, "\n");
-    int fd = open(BOOT_ID_FILE, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0444);
+    int fd = open(BOOT_ID_FILE, O_WRONLY | O_CREAT | O_CLOEXEC, 0444);
     bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
     if (fd >= 0)
         close(fd);
@@ -143,6 +147,41 @@ static bool boot_id_apply(const char *sandbox, struct err *e)
     bound = true;
     snprintf(before, sizeof(before), "%s", sandbox);
     return true;
+}
+
+/* What a clone needs anyway is done before the snapshot: its network, which is the same in every guest, and
+ * blocks and cached pages of the files that get a name in it. */
+void identity_prepare(void)
+{
+    char name[80] = "", id[36];
+    uint8_t machine[16];
+    struct err e = {0};
+    struct stat st;
+    if (net_configure(NET_ADDRESS, NET_GATEWAY, NET_MTU, &e) < 0 && e.code != ERR_UNSUPPORTED)
+        log_fail(&e, "the network");
+    if (mounts_read_only() || access("/etc", F_OK) < 0)
+        return;
+    _cleanup_close_ int fd = open("/etc/hostname", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd < 0 ? 0 : read(fd, name, sizeof(name) - 1);
+    name[n > 0 ? n : 0] = 0;
+    name[strcspn(name, "\r\n")] = 0;
+    if (!name_valid(name))
+        strcpy(name, "sandbox");
+    if (sethostname(name, strlen(name)) < 0)
+        log_warn("the host name: %s", strerror(errno));
+    strcat(name, "\n");
+    if (file_publish("/etc/hostname", name) < 0)
+        log_warn("/etc/hostname: %s", strerror(errno));
+    name[strcspn(name, "\n")] = 0;
+    if (hosts_add(name) < 0)
+        log_warn("/etc/hosts: %s", strerror(errno));
+    if (stat("/etc/machine-id", &st) == 0 && st.st_size >= 32)
+        return;
+    random_bytes(machine, sizeof(machine));
+    hex_encode(machine, sizeof(machine), id);
+    strcat(id, "\n");
+    if (file_publish("/etc/machine-id", id) < 0)
+        log_warn("/etc/machine-id: %s", strerror(errno));
 }
 
 static bool network_apply(const Cube__Init__V1__Network *net, struct err *e)
@@ -220,7 +259,7 @@ int identity_set(const Cube__Init__V1__SetIdentity *req, Cube__Init__V1__Identit
         ok = link_freeze(false, e) == 0 && cgroups_freeze(false, e) == 0;
         out->thawed = ok;
     }
-    set = set || ok;
+    set = set || (ok && req->thaw); /* a rehearsal names nobody */
     out->took_us = clock_mono_us() - start;
     return ok ? 0 : -1;
 }

@@ -20,6 +20,7 @@
 #include "guest/init/envd_link.h"
 #include "guest/init/events.h"
 #include "guest/init/exec.h"
+#include "guest/init/identity.h"
 #include "guest/init/mounts.h"
 #include "guest/init/net.h"
 #include "guest/init/probe.h"
@@ -125,6 +126,7 @@ int main(int argc, char **argv)
     tuning_apply();
     if (net_loopback_up(&e) < 0)
         log_fail(&e, "network");
+    identity_prepare();
     if (loop_open() < 0 || signals_open() < 0)
         return fail(&e, "event loop");
     memory_watch();

@@ -140,13 +140,21 @@ int mounts_setup(struct tools *tools, struct err *e)
     return 0;
 }
 
+/* In one go: compared, written over what is there, cut afterwards. A file that is emptied first gives its
+ * block back, and to find a new one ext4 reads its bitmaps from the disk while a create waits. */
 static int write_whole(const char *path, const char *text)
 {
-    _cleanup_close_ int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    char now[4096];
+    size_t n = strlen(text);
+    _cleanup_close_ int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd < 0)
         return -1;
-    size_t n = strlen(text);
-    return write(fd, text, n) == (ssize_t)n ? 0 : -1;
+    ssize_t had = pread(fd, now, sizeof(now), 0);
+    if (had == (ssize_t)n && !memcmp(now, text, n))
+        return 0;
+    if (pwrite(fd, text, n, 0) != (ssize_t)n)
+        return -1;
+    return had > (ssize_t)n || had == sizeof(now) ? ftruncate(fd, (off_t)n) : 0;
 }
 
 static bool same_content(const char *path, const char *text)
@@ -179,13 +187,17 @@ static void link_target_make(const char *path)
 int file_publish(const char *path, const char *text)
 {
     char copy[256];
-    if (same_content(path, text))
-        return 0;
-    link_target_make(path);
     if (write_whole(path, text) == 0)
         return 0;
+    if (errno == ENOENT) {
+        link_target_make(path);
+        if (write_whole(path, text) == 0)
+            return 0;
+    }
     if (errno != EROFS || access(path, F_OK) < 0)
         return -1;
+    if (same_content(path, text))
+        return 0;
     snprintf(copy, sizeof(copy), "/run/cube/%s", strrchr(path, '/') + 1);
     if (write_whole(copy, text) < 0)
         return -1;

@@ -15,6 +15,7 @@
 #define INIT_VERSION 1
 #define HELLO_MS 3000 /* one attempt; a booting guest may have lost the first packet */
 #define IDENTIFY_MS 10000
+#define NO_NAME "i00000000000000000000" /* as long as a sandbox's, so that its place in files is the same */
 #define HEALTH_STEP_MS 20
 
 static void on_event(const ProtobufCMessage *m, void *data)
@@ -43,7 +44,7 @@ static int call(struct vm *vm, Cube__Init__V1__Request *req, int64_t timeout_ms,
     return 0;
 }
 
-static int greet(struct vm *vm, int64_t timeout_ms, struct err *e)
+int guest_connect(struct vm *vm, struct err *e)
 {
     int fd = socket_connect_at(vm->sock_dir, "ctl.sock", e);
     if (fd < 0)
@@ -57,6 +58,11 @@ static int greet(struct vm *vm, int64_t timeout_ms, struct err *e)
                                                .event = on_event,
                                                .data = vm,
                                                .reply = &cube__init__v1__reply__descriptor});
+    return 0;
+}
+
+int guest_hello(struct vm *vm, int64_t timeout_ms, struct err *e)
+{
     Cube__Init__V1__Hello hello = CUBE__INIT__V1__HELLO__INIT;
     hello.version = INIT_VERSION;
     Cube__Init__V1__Request req = CUBE__INIT__V1__REQUEST__INIT;
@@ -80,22 +86,24 @@ int guest_open(struct vm *vm, int64_t timeout_ms, struct err *e)
         if (left <= 0)
             return err_wrap(e, "the guest of %s did not answer within %lld ms", vm->name,
                             (long long)timeout_ms);
-        if (greet(vm, left < HELLO_MS ? left : HELLO_MS, e) == 0)
+        if (guest_connect(vm, e) == 0 && guest_hello(vm, left < HELLO_MS ? left : HELLO_MS, e) == 0)
             return 0;
         fiber_sleep(pause);
     }
 }
 
-static int confirm(const Cube__Init__V1__IdentitySet *s, const char *id, struct err *e)
+static int confirm(const Cube__Init__V1__IdentitySet *s, const struct guest_identity *id, struct err *e)
 {
-    const char *missing = !s->clock_set         ? "clock"
-                          : !s->random_reseeded ? "random pool"
-                          : !s->identity_set    ? "identity"
-                          : !s->network_set     ? "network"
-                          : !s->tokens_set      ? "tokens"
-                          : !s->thawed          ? "thaw"
-                                                : NULL;
-    return missing ? err_set(e, ERR_CREATE_FAILED, "the guest of %s did not confirm its %s", id, missing) : 0;
+    const char *missing = !s->clock_set                  ? "clock"
+                          : !s->random_reseeded          ? "random pool"
+                          : !s->identity_set             ? "identity"
+                          : !s->network_set              ? "network"
+                          : !s->tokens_set               ? "tokens"
+                          : !s->thawed && !id->rehearsal ? "thaw"
+                                                         : NULL;
+    return missing ? err_set(e, ERR_CREATE_FAILED, "the guest of %s did not confirm its %s", id->sandbox_id,
+                             missing)
+                   : 0;
 }
 
 int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V1__Receipt *receipt,
@@ -111,7 +119,8 @@ int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V
     net.gateway = net.dns = (char *)"169.254.0.22";
     net.mtu = 1450;
     Cube__Init__V1__SetIdentity op = CUBE__INIT__V1__SET_IDENTITY__INIT;
-    op.sandbox_id = op.hostname = (char *)id->sandbox_id;
+    op.sandbox_id = (char *)id->sandbox_id;
+    op.hostname = id->rehearsal ? (char *)NO_NAME : op.sandbox_id;
     op.template_id = id->spec->template_id;
     op.gen = id->gen;
     op.random = (ProtobufCBinaryData){sizeof random, random};
@@ -122,7 +131,7 @@ int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V
     op.network = &net;
     op.lifecycle_id = lifecycle;
     op.replace_envs = id->replace_envs;
-    op.thaw = true;
+    op.thaw = !id->rehearsal;
     size_t n = id->spec->n_envs;
     Cube__Init__V1__Pair pair[n ? n : 1], *pairs[n ? n : 1];
     for (size_t i = 0; i < n; i++) {
@@ -150,7 +159,21 @@ int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V
     receipt->tokens_set = s->tokens_set;
     receipt->generation_file = s->generation_file;
     receipt->init_us = s->took_us;
-    return confirm(s, id->sandbox_id, e);
+    return confirm(s, id, e);
+}
+
+int guest_rehearse(struct vm *vm, struct err *e)
+{
+    Cube__V1__SandboxSpec spec = CUBE__V1__SANDBOX_SPEC__INIT;
+    Cube__Node__V1__Receipt receipt = CUBE__NODE__V1__RECEIPT__INIT;
+    struct guest_identity id = {.sandbox_id = "",
+                                .envd_token = "",
+                                .default_user = "",
+                                .default_workdir = "",
+                                .spec = &spec,
+                                .replace_envs = true,
+                                .rehearsal = true};
+    return guest_identify(vm, &id, &receipt, e);
 }
 
 int guest_health(struct vm *vm, int64_t timeout_ms, Cube__Init__V1__HealthReply *out, struct err *e)

@@ -10,12 +10,18 @@
 /** Connects and greets, again and again until the guest answers or `timeout_ms` passed. */
 int guest_open(struct vm *vm, int64_t timeout_ms, struct err *e);
 
+/** Its two steps. A connection may be made, and the greeting sent, while the VMM still restores: it waits in
+ * the listener, and the guest finds it as soon as it runs. */
+int guest_connect(struct vm *vm, struct err *e);
+int guest_hello(struct vm *vm, int64_t timeout_ms, struct err *e);
+
 /** Who the guest shall be. Strings are borrowed. */
 struct guest_identity {
     const char *sandbox_id, *envd_token, *default_user, *default_workdir;
     const Cube__V1__SandboxSpec *spec;
     uint64_t gen;
     bool replace_envs;
+    bool rehearsal; /* everything but letting user processes run: what it touches is there the next time */
 };
 
 /** Sets clock, random pool, identity, network and tokens and lets user processes run; every fact that is
@@ -23,6 +29,10 @@ struct guest_identity {
  * §3.7). */
 int guest_identify(struct vm *vm, const struct guest_identity *id, Cube__Node__V1__Receipt *receipt,
                    struct err *e);
+
+/** Leads the guest through all of that once, for nobody and without letting user processes run: files, caches
+ * and pages that an identity needs are there afterwards. Each thing is set again for the sandbox. */
+int guest_rehearse(struct vm *vm, struct err *e);
 
 /** Waits until envd answers. */
 int guest_wait_healthy(struct vm *vm, int64_t timeout_ms, struct err *e);

@@ -10,6 +10,8 @@
 
 #define POOL_MAX 256
 #define RETRY_MS 1000
+#define BEHIND_MS 1000 /* how long the pool is filled behind starts that need the same cores */
+#define STEP_MS 5
 
 struct pool {
     struct node *node;
@@ -23,6 +25,8 @@ static void refill(void *arg)
     struct pool *p = arg;
     while (p->count < p->wanted && !p->node->stopping) {
         struct err e = {0};
+        for (int waited = 0; p->node->starting > 0 && p->count > 0 && waited < BEHIND_MS; waited += STEP_MS)
+            fiber_sleep(STEP_MS);
         struct vm *vm = jailer_connected(p->node->jailer) && p->node->ready ? vm_make(p->node, &e) : NULL;
         if (vm && p->count < POOL_MAX && !p->node->stopping) {
             p->ready[p->count++] = vm;

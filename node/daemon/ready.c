@@ -12,6 +12,7 @@
 #include "node/daemon/vm_base.h"
 #include "node/store/content.h"
 #include "node/template/image.h"
+#include "node/template/image_cache.h"
 
 #include <string.h>
 
@@ -20,6 +21,8 @@
 #define RECENT_MS 10000
 #define IDLE_STEP_MS 500
 #define RETRY_MS 5000
+#define BEHIND_MS 1000 /* how long it is filled behind starts that need the same cores */
+#define STEP_MS 5
 
 struct entry {
     struct vm *vm;
@@ -169,9 +172,12 @@ static int prepare(struct vm *vm, const struct image *img, struct err *e)
 static int add_one(struct ready_pool *p, const char *template_id, struct err *e)
 {
     struct opening o = {.node = p->node, .template_id = template_id};
-    if (fiber_offload(open_image, &o) < 0) {
-        *e = o.error;
-        return -1;
+    if (image_cache_get(p->node, template_id, &o.image) < 0) {
+        if (fiber_offload(open_image, &o) < 0) {
+            *e = o.error;
+            return -1;
+        }
+        image_cache_put(p->node, template_id, &o.image);
     }
     struct entry *en = calloc(1, sizeof *en);
     if (!en)
@@ -179,7 +185,8 @@ static int add_one(struct ready_pool *p, const char *template_id, struct err *e)
     int rc =
         o.image.has_memory ? 0 : err_set(e, ERR_UNAVAILABLE, "template %s has no snapshot yet", template_id);
     en->vm = rc < 0 ? NULL : vm_acquire(p->node, e);
-    if (!en->vm || prepare(en->vm, &o.image, e) < 0 || p->count == ENTRIES_MAX || p->node->stopping) {
+    if (!en->vm || prepare(en->vm, &o.image, e) < 0 || guest_rehearse(en->vm, e) < 0 ||
+        p->count == ENTRIES_MAX || p->node->stopping) {
         vm_destroy(en->vm);
         free(en);
         image_close(&o.image);
@@ -219,6 +226,8 @@ static void keep_ready(void *arg)
             if (have(p, id) >= wanted(p, &p->demand[i]))
                 continue;
             struct err e = {0};
+            for (int waited = 0; n->starting > 0 && waited < BEHIND_MS; waited += STEP_MS)
+                fiber_sleep(STEP_MS);
             if (add_one(p, id, &e) == 0) {
                 added = true;
             } else {

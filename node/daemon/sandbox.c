@@ -161,6 +161,11 @@ int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reaso
     return 0;
 }
 
+void sandbox_enter(struct sandbox *sb, sandbox_state state)
+{
+    sb->state = state;
+}
+
 void sandbox_set_deadline(struct sandbox *sb, int64_t remaining_ms)
 {
     if (remaining_ms >= 0)

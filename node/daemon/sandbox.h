@@ -56,6 +56,9 @@ bool sandbox_is_over(const struct sandbox *sb); /* killed, failed or lost: only 
 
 /** The only function that changes `state`: writes the record and tells the masters. */
 int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reason, struct err *e);
+/** Takes the state for the table at once; the record must follow with `sandbox_set_state` before anybody is
+ * told. */
+void sandbox_enter(struct sandbox *sb, sandbox_state state);
 /** Writes the record as it is now; `durable` waits for the disk. */
 int sandbox_save(struct sandbox *sb, bool durable, struct err *e);
 

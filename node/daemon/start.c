@@ -25,6 +25,15 @@
     (8 << 20) /* bytes that are copied on the loop: below a millisecond or two, less than a change of        \
                  threads costs */
 
+/* Work for a start that need not be waited for one after the other: it runs in a fiber of its own while the
+ * start waits for the VMM or the guest. Joined before the start ends, whatever becomes of it. */
+struct beside {
+    bool spawned;
+    int rc;
+    struct fiber_event rules, done;
+    struct err error;
+};
+
 struct start {
     struct node *node;
     const Cube__Node__V1__StartRequest *req;
@@ -33,6 +42,9 @@ struct start {
     bool restore;
     const char *snapshot_id;
     Cube__Node__V1__Receipt *receipt;
+    struct beside host, hello;
+    bool cancelled;
+    int64_t began_us;
     struct err error; /* of work that ran on a worker thread */
 };
 
@@ -131,6 +143,53 @@ static int prepare_layer(struct start *s, struct vm *vm, int *out, struct err *e
     return 0;
 }
 
+/* What the host keeps of the new VM: network rules first (the guest may not send before they are set), then
+ * the record and the place where its sockets will be published. */
+static void run_records(void *arg)
+{
+    struct start *s = arg;
+    struct beside *b = &s->host;
+    struct sandbox *sb = s->sb;
+    if (b->rc == 0)
+        b->rc = sandbox_set_state(sb, sb->state, "", &b->error);
+    if (b->rc == 0)
+        b->rc = vm_publish_prepare(sb->vm, sb->id, s->req->ticket.data, &b->error);
+    fiber_event_set(&b->done);
+}
+
+static void run_host_side(void *arg)
+{
+    struct start *s = arg;
+    struct beside *b = &s->host;
+    b->rc = network_attach(s->node, s->sb, s->sb->vm, &b->error);
+    fiber_event_set(&b->rules);
+    fiber_spawn(run_records, s); /* behind whoever waited for the rules */
+}
+
+/* The connection waits in the VMM's listener, so the guest finds the greeting as soon as it runs. */
+static void run_hello(void *arg)
+{
+    struct start *s = arg;
+    struct beside *b = &s->hello;
+    struct vm *vm = s->sb->vm;
+    b->rc = s->cancelled || guest_connect(vm, &b->error) < 0
+                ? -1
+                : guest_hello(vm, s->node->cfg.restore_timeout_ms, &b->error);
+    fiber_event_set(&b->done);
+}
+
+static void spawn_beside(struct start *s, struct beside *b, void (*run)(void *arg))
+{
+    b->spawned = true;
+    fiber_spawn(run, s);
+}
+
+static void join(struct beside *b)
+{
+    if (b->spawned)
+        fiber_event_wait(&b->done, -1);
+}
+
 static int start_guest(struct start *s, struct vm *vm, struct err *e)
 {
     struct node *n = s->node;
@@ -144,9 +203,8 @@ static int start_guest(struct start *s, struct vm *vm, struct err *e)
                        guest_open(vm, n->cfg.boot_timeout_ms, e) < 0
                    ? -1
                    : guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e);
-    return vm_restore(vm, s->sb->id, s->sb->gen, &image, e) < 0
-               ? -1
-               : guest_open(vm, n->cfg.restore_timeout_ms, e);
+    spawn_beside(s, &s->hello, run_hello);
+    return vm_restore(vm, s->sb->id, s->sb->gen, &image, e);
 }
 
 static int identify(struct start *s, struct vm *vm, struct err *e)
@@ -173,6 +231,22 @@ static int identify(struct start *s, struct vm *vm, struct err *e)
     if (dir != sb->default_workdir)
         snprintf(sb->default_workdir, sizeof sb->default_workdir, "%s", dir);
     return 0;
+}
+
+/* Greeting and identity are on their way together. A greeting that got lost (the guest was not listening) is
+ * said again, and the identity with it. */
+static int meet(struct start *s, struct vm *vm, struct err *e)
+{
+    if (!s->hello.spawned)
+        return identify(s, vm, e);
+    int rc = vm->guest ? identify(s, vm, e) : -1;
+    join(&s->hello);
+    if (vm->ended)
+        return err_set(e, ERR_UNAVAILABLE, "%s ended while it started: %s", s->sb->id, vm->end_reason);
+    if (rc == 0 && s->hello.rc == 0)
+        return 0;
+    *e = (struct err){0};
+    return guest_open(vm, s->node->cfg.restore_timeout_ms, e) < 0 ? -1 : identify(s, vm, e);
 }
 
 static int given_up(struct start *s, struct err *e)
@@ -204,6 +278,7 @@ static int take_ready(struct start *s)
     sb->vm = vm;
     vm->owner = sb;
     s->receipt->from_pool = s->receipt->was_ready = true;
+    spawn_beside(s, &s->host, run_host_side);
     return 0;
 }
 
@@ -228,6 +303,7 @@ static int make_guest(struct start *s, struct err *e)
     sb->vm = vm;
     vm->owner = sb;
     s->receipt->from_pool = vm->pooled;
+    spawn_beside(s, &s->host, run_host_side);
     return given_up(s, e) < 0 || vm_base_link(vm, &s->image, e) < 0 || start_guest(s, vm, e) < 0 ? -1 : 0;
 }
 
@@ -241,16 +317,33 @@ static void subscribe(void *arg)
     vm->users--;
 }
 
+/* From here on user code may run: not before the network's rules are set. */
+static int give_identity(struct start *s, struct err *e)
+{
+    fiber_event_wait(&s->host.rules, -1);
+    if (s->host.rc < 0) {
+        *e = s->host.error;
+        return -1;
+    }
+    if (given_up(s, e) < 0 || meet(s, s->sb->vm, e) < 0)
+        return -1;
+    join(&s->host);
+    if (s->host.rc < 0) {
+        *e = s->host.error;
+        return -1;
+    }
+    return given_up(s, e);
+}
+
 static int bring_up(struct start *s, struct err *e)
 {
     struct sandbox *sb = s->sb;
-    int64_t began = clock_mono_us();
+    s->began_us = clock_mono_us();
     if (take_ready(s) < 0 && make_guest(s, e) < 0)
         return -1;
     struct vm *vm = sb->vm;
-    s->receipt->vmm_us = clock_mono_us() - began;
-    if (given_up(s, e) < 0 || network_attach(s->node, sb, vm, e) < 0 || identify(s, vm, e) < 0 ||
-        given_up(s, e) < 0 || vm_publish(vm, sb->id, sb->gen, s->req->ticket.data, e) < 0)
+    s->receipt->vmm_us = clock_mono_us() - s->began_us;
+    if (give_identity(s, e) < 0 || vm_publish(vm, sb->id, sb->gen, e) < 0)
         return -1;
     snprintf(sb->source, sizeof sb->source, "%s", s->image.artifact);
     snprintf(sb->envd_version, sizeof sb->envd_version, "%s", vm->envd_version);
@@ -261,7 +354,7 @@ static int bring_up(struct start *s, struct err *e)
     sandbox_set_deadline(sb, s->req->remaining_ms);
     if (vm->ended)
         return err_set(e, ERR_UNAVAILABLE, "%s ended while it started: %s", sb->id, vm->end_reason);
-    s->receipt->total_us = clock_mono_us() - began;
+    s->receipt->total_us = clock_mono_us() - s->began_us;
     vm->users++;
     fiber_spawn(subscribe, vm);
     return sandbox_set_state(sb, SB_STATE(RUNNING), "", e);
@@ -281,9 +374,16 @@ static void log_console(struct sandbox *sb)
 static void undo(struct start *s, const struct err *why)
 {
     struct sandbox *sb = s->sb;
-    log_console(sb);
-    vm_unpublish(s->node, sb->id);
     struct vm *vm = sb->vm;
+    log_console(sb);
+    if (vm) { /* whoever still asks the guest gets an answer now */
+        peer_free(vm->guest);
+        vm->guest = NULL;
+    }
+    s->cancelled = true;
+    join(&s->hello);
+    join(&s->host);
+    vm_unpublish(s->node, sb->id);
     sb->vm = NULL;
     vm_destroy(vm);
     bool paused = s->restore && !*s->req->snapshot_id;
@@ -331,11 +431,10 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     s.snapshot_id = source_snapshot(n, req, restore, sb);
     sb->gen = req->gen;
     sb->kill_wanted = false;
-    if (sandbox_set_state(sb, restore ? SB_STATE(RESUMING) : SB_STATE(CREATING), "", e) < 0) {
-        undo(&s, e);
-        return -1;
-    }
+    sandbox_enter(sb, restore ? SB_STATE(RESUMING) : SB_STATE(CREATING));
+    n->starting++;
     int rc = bring_up(&s, e);
+    n->starting--;
     if (rc < 0) {
         log_line(LOG_WARN,
                  &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .trace = req->trace, .err = e},

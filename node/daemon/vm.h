@@ -97,8 +97,10 @@ int vm_console_open(struct vm *vm, struct err *e);
 /** Limits of the jail for a guest of this size. */
 Cube__Jailer__V1__Limits vm_limits(uint32_t vcpus, uint32_t memory_mib);
 
+/** Lays the ticket beside the sockets and makes the directory that they will go to; nobody finds them yet. */
+int vm_publish_prepare(struct vm *vm, const char *sandbox_id, const uint8_t ticket[32], struct err *e);
 /** Moves the sockets to <run>/sb/<id>/<gen>, with the ticket: from now on the relay reaches the guest. */
-int vm_publish(struct vm *vm, const char *sandbox_id, uint64_t gen, const uint8_t ticket[32], struct err *e);
+int vm_publish(struct vm *vm, const char *sandbox_id, uint64_t gen, struct err *e);
 
 /** Takes the published sockets away again, before the VM ends. */
 void vm_unpublish(struct node *n, const char *sandbox_id);

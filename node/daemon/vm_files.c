@@ -119,7 +119,7 @@ void vm_console_tail(struct vm *vm, char *out, size_t max)
             *p = ' ';
 }
 
-int vm_publish(struct vm *vm, const char *sandbox_id, uint64_t gen, const uint8_t ticket[32], struct err *e)
+int vm_publish_prepare(struct vm *vm, const char *sandbox_id, const uint8_t ticket[32], struct err *e)
 {
     struct node *n = vm->node;
     if (file_replace(vm->sock_dir, "ticket", ticket, 32, false, e) < 0 ||
@@ -127,8 +127,12 @@ int vm_publish(struct vm *vm, const char *sandbox_id, uint64_t gen, const uint8_
         return -1;
     if (mkdirat(n->sb_fd, sandbox_id, 0700) < 0 && errno != EEXIST)
         return err_sys(e, ERR_INTERNAL, "making the run directory of %s", sandbox_id);
-    if (share(n, n->sb_fd, sandbox_id, 0750, e) < 0)
-        return -1;
+    return share(n, n->sb_fd, sandbox_id, 0750, e);
+}
+
+int vm_publish(struct vm *vm, const char *sandbox_id, uint64_t gen, struct err *e)
+{
+    struct node *n = vm->node;
     char to[64];
     snprintf(to, sizeof to, "%s/%llu", sandbox_id, (unsigned long long)gen);
     if (renameat(n->warm_fd, vm->name, n->sb_fd, to) < 0)

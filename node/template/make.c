@@ -86,7 +86,7 @@ static int run_guest(struct making *m, struct vm *vm, struct err *e)
     struct vm_image image;
     image_to_vm(&m->image, layer, &image); /* RAM is anonymous: written at the end, in huge pages */
     if (vm_boot(vm, "", 0, &image, e) < 0 || guest_open(vm, n->cfg.boot_timeout_ms, e) < 0 ||
-        guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e) < 0 ||
+        guest_wait_healthy(vm, n->cfg.boot_timeout_ms, e) < 0 || guest_rehearse(vm, e) < 0 ||
         guest_freeze(vm, n->cfg.boot_timeout_ms, e) < 0)
         return -1;
     settle(vm);
