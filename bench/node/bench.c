@@ -23,7 +23,7 @@ static struct bench {
     const char *name, *address, *ready_address, *key_dir, *run_dir, *template_id;
     int n, status;
     bool json;
-} b = {.n = 200, .address = "127.0.0.1:3040"};
+} b = {.address = "127.0.0.1:3040"};
 
 static void die(const char *what, const struct err *e)
 {
@@ -53,8 +53,9 @@ static void kill_one(struct node_client *c, const char *id)
 
 /* One after the other; `gap_ms` lets the pool refill, as it does between the creates of a quiet node. */
 static void create_series(struct node_client *c, int n, int64_t gap_ms, struct series *total,
-                          struct series *vmm, struct series *init)
+                          struct series *vmm, struct series *init, struct series *missed)
 {
+    double misses = 0;
     for (int i = 0; i < n; i++) {
         char id[SANDBOX_ID_LEN + 1];
         Cube__Node__V1__Receipt r = CUBE__NODE__V1__RECEIPT__INIT;
@@ -66,9 +67,12 @@ static void create_series(struct node_client *c, int n, int64_t gap_ms, struct s
             series_add(vmm, (double)r.vmm_us / 1000.0);
         if (init)
             series_add(init, (double)r.init_us / 1000.0);
+        misses += !r.was_ready;
         kill_one(c, id);
         fiber_sleep(gap_ms);
     }
+    if (missed)
+        series_add(missed, misses);
 }
 
 static void node_create(void)
@@ -76,15 +80,16 @@ static void node_create(void)
     struct series s[] = {{.metric = "create", .unit = "ms"},
                          {.metric = "vmm", .unit = "ms"},
                          {.metric = "init", .unit = "ms"},
-                         {.metric = "create-ready", .unit = "ms"}};
+                         {.metric = "create-ready", .unit = "ms"},
+                         {.metric = "ready-missed", .unit = "count"}};
     struct series warm = {.metric = "warm", .unit = "ms"};
-    create_series(&b.client, 5, 100, &warm, NULL, NULL);
-    create_series(&b.client, b.n, 60, &s[0], &s[1], &s[2]);
+    create_series(&b.client, 5, 100, &warm, NULL, NULL, NULL);
+    create_series(&b.client, b.n, 60, &s[0], &s[1], &s[2], NULL);
     size_t count = 3;
     if (b.ready_address) {
-        create_series(&b.ready, 5, 300, &warm, NULL, NULL);
-        create_series(&b.ready, b.n, 80, &s[3], NULL, NULL);
-        count = 4;
+        create_series(&b.ready, 5, 300, &warm, NULL, NULL, NULL);
+        create_series(&b.ready, b.n, 80, &s[3], NULL, NULL, &s[4]);
+        count = 5;
     }
     report_print("node-create", s, count, b.json);
 }
@@ -316,13 +321,15 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (optind != argc - 1 || !b.template_id || b.n < 1) {
+    if (optind != argc - 1 || !b.template_id || b.n < 0) {
         fprintf(stderr, "usage: cube-bench-node node-create|create-burst|density|node-pause --template ID "
                         "--keys DIR --run DIR [--address A]\n"
-                        "       [--ready-address A] [--n 200] [--json]\n");
+                        "       [--ready-address A] [--n 200; density 500] [--json]\n");
         return 2;
     }
     b.name = argv[optind];
+    if (!b.n)
+        b.n = strcmp(b.name, "density") == 0 ? 500 : 200;
     log_init("bench", LOG_ERROR);
     report_start();
     struct err e = {0};
