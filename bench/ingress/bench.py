@@ -127,7 +127,7 @@ class Bench:
         self.server = c.spawn([SERVER, in_sock], "server")
         self.backend = int(wait_for(lambda: (c.dir / "server.log").read_text().strip(), why="backend"))
         c.route(self.bulk, 1)
-        self.sb, self.vm = c.sandbox({8000: self.backend})
+        self.sb, _ = c.sandbox({8000: self.backend})
         self.host, self.bulk_host = ("8000-%s.cube.test" % s for s in (self.sb, self.bulk))
         self.proxy = c.proxies[0]
         self.rate = None
@@ -265,7 +265,7 @@ class Bench:
         sb = json.load(urllib.request.urlopen(ask, timeout=60))["sandboxID"]
         gen_dir = max((home / "run/sb" / sb).iterdir(), key=lambda d: int(d.name))
         host = "49983-%s.x" % sb
-        bridge = self.c.spawn([BUILD / "bench/ingress/ingress-bridge", base + 41, sb, gen_dir.name, 49983, (gen_dir / "ticket").read_text().strip()], "bridge")
+        bridge = self.c.spawn([BUILD / "bench/ingress/ingress-bridge", base + 41, sb, gen_dir.name, 49983, (gen_dir / "ticket").read_bytes().hex()], "bridge")
         port = int(wait_for(lambda: (self.c.dir / "bridge.log").read_text().strip(), why="bridge"))
         proxy = next(int(p) for p in os.listdir("/proc") if p.isdigit() and is_proxy_of(p, home))
         ha, ha_port = start_haproxy(self.c, port)
