@@ -11,6 +11,8 @@ const struct config_key lifecycle_config_keys[] = {
     {"listen", CONFIG_STR, AT(listen), "127.0.0.1:3030", 0, 0, "address of the gRPC service Wake"},
     {"admin_listen", CONFIG_STR, AT(admin_listen), "127.0.0.1:3130", 0, 0,
      "address of /metrics, /healthz and /readyz"},
+    {"advertise", CONFIG_STR, AT(advertise), "", 0, 0,
+     "address under which proxies reach the service; empty = listen"},
     CONFIG_CLUSTER_ROWS(AT),
     {"master", CONFIG_STR, AT(master), "discover", 0, 0,
      "addresses of masters, or \"discover\" to find them in Redis"},

@@ -9,7 +9,7 @@
 #include "proto/redis_scripts.h"
 
 struct lifecycle_config {
-    char *listen, *admin_listen;
+    char *listen, *admin_listen, *advertise;
     char *redis, *redis_user, *redis_password_file;
     char *state_dir, *key_dir, *master;
     char *ca, *cert, *key;

@@ -30,7 +30,9 @@ static int held_parse(const redisReply *r, void *out, struct err *e)
 static void own_address(struct lifecycle *l, char *out, size_t size)
 {
     const char *port = strrchr(l->cfg.listen, ':');
-    if (port && strcmp(port, ":0") == 0)
+    if (*l->cfg.advertise)
+        snprintf(out, size, "%s", l->cfg.advertise);
+    else if (port && strcmp(port, ":0") == 0)
         snprintf(out, size, "%.*s:%d", (int)(port - l->cfg.listen), l->cfg.listen,
                  rpc_server_port(l->server));
     else

@@ -73,7 +73,9 @@ static int announce(struct master *m, struct err *e)
 {
     char address[160];
     const char *port = strrchr(m->cfg.listen, ':');
-    if (port && strcmp(port, ":0") == 0)
+    if (*m->cfg.advertise)
+        snprintf(address, sizeof address, "%s", m->cfg.advertise);
+    else if (port && strcmp(port, ":0") == 0)
         snprintf(address, sizeof address, "%.*s:%d", (int)(port - m->cfg.listen), m->cfg.listen,
                  rpc_server_port(m->server));
     else

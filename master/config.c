@@ -11,6 +11,8 @@ const struct config_key master_config_keys[] = {
     {"listen", CONFIG_STR, AT(listen), "127.0.0.1:3010", 0, 0, "address of the gRPC services"},
     {"admin_listen", CONFIG_STR, AT(admin_listen), "127.0.0.1:3110", 0, 0,
      "address of /metrics, /healthz and /readyz"},
+    {"advertise", CONFIG_STR, AT(advertise), "", 0, 0,
+     "address under which others reach the services; empty = listen"},
     CONFIG_CLUSTER_ROWS(AT),
     {"seed_file", CONFIG_STR, AT(seed_file), NULL, 0, 0, "secret seed"},
     {"journal", CONFIG_STR, AT(journal), "${state_dir}/store/catalog.journal", 0, 0,

@@ -10,7 +10,7 @@
 #include "proto/redis_scripts.h"
 
 struct master_config {
-    char *listen, *admin_listen;
+    char *listen, *admin_listen, *advertise;
     char *redis, *redis_user, *redis_password_file;
     char *state_dir, *key_dir, *seed_file, *journal;
     char *ca, *cert, *key;

@@ -133,6 +133,9 @@ await test('discovery: masters announce themselves and leave within 3 s', async 
   const alive = () => c.r('ZRANGEBYSCORE', '{c0}:svc:master', Date.now(), '+inf');
   await until('three', async () => (await alive()).length === 3);
   assert((await alive()).some((x) => x.endsWith(` 127.0.0.1:${ports[1]}`)), String(await alive()));
+  await c.master('m4', { advertise: 'm4.example:3010' });
+  await until('the advertised address', async () => (await alive()).some((x) => x.endsWith(' m4.example:3010')));
+  await c.kill('m4');
   await c.kill('m3');
   await until('two', async () => (await alive()).length === 2, 15000);
 });
