@@ -55,6 +55,13 @@ void request_reply(struct request *r, const ProtobufCMessage *out)
 
 void request_fail(struct request *r, const struct err *e)
 {
+    struct err later = {0};
+    if (r->m->cell != CELL_READY && (e->code == ERR_NOT_FOUND || e->code == ERR_UNAUTHENTICATED)) {
+        /* What is missing now may be there again in a moment: nobody is told that it does not exist. */
+        err_set(&later, ERR_UNAVAILABLE, "the control plane is recovering its records after a loss of data");
+        err_remedy(&later, "try again in a few seconds");
+        e = &later;
+    }
     r->answered = true;
     if (e->code == ERR_INTERNAL)
         log_line(LOG_ERROR, &(struct log_about){.err = e, .trace = r->trace}, "a request failed");

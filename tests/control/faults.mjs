@@ -255,15 +255,21 @@ await test('all data lost under an open connection (FLUSHALL): paused and runnin
   assert(Number(h.r_count) >= 1, 'reserved again');
   for (const z of [run, pau]) await s.sandboxes('Kill', q(z));
 });
-await test('a recovering cell refuses creates with the reason until its known nodes have reported', async () => {
+await test('a recovering cell refuses creates with the reason until its known nodes have reported, and says of nothing that it does not exist', async () => {
+  const here = await until('one on n1', async () => { const v = await create(); if (v.node_id === 'n1') return v; await s.sandboxes('Kill', q(v)); });
   await n('n1 silent 1');
   await c.r('FLUSHALL');
   await until('recovering', async () => (await s.nodes('Status', {})).state === 'recovering');
   await rejects(create(), 'unavailable', /recovering/);
+  await rejects(s.sandboxes('Get', q(here)), 'unavailable', /recovering/);
+  await rejects(s.sandboxes('Kill', q(here)), 'unavailable', /recovering/);
+  await rejects(s.catalog('CheckKey', { key_sha256: 'a'.repeat(64) }), 'unavailable', /recovering/);
   await n('n1 silent 0');
   await settled();
+  await until('it is there again', async () => (await s.sandboxes('Get', q(here))).sandbox.state === 'RUNNING');
+  await rejects(s.catalog('CheckKey', { key_sha256: 'a'.repeat(64) }), 'unauthenticated');
   const x = await create();
-  await s.sandboxes('Kill', q(x));
+  for (const v of [x, here]) await s.sandboxes('Kill', q(v));
 });
 await test('after a loss of data the cell does not wait for a node that was lost before', async () => {
   await n('n1 silent 1');
