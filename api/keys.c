@@ -71,18 +71,25 @@ static bool key_well_formed(const char *s)
            strspn(s + sizeof KEY_PREFIX - 1, "0123456789abcdef") == KEY_HEX;
 }
 
-static void create_key(struct call *c, const char *team, const char *given, bool admin)
+/* The name of a key in the body; NULL after it ended the call. */
+static const char *body_key_name(struct call *c)
 {
     struct err e = {0};
     const char *name = NULL;
-    if (body_str(c->body, "", "name", 128, &name, &e) < 0) {
+    if (body_str(c->body, "", "name", 128, &name, &e) < 0)
         call_fail(c, &e);
-        return;
-    }
-    if (!name || !*name) {
+    else if (!name || !*name)
         call_error(c, ERR_INVALID, "validation error: property 'name' is missing");
+    else
+        return name;
+    return NULL;
+}
+
+static void create_key(struct call *c, const char *team, const char *given, bool admin)
+{
+    const char *name = body_key_name(c);
+    if (!name)
         return;
-    }
     struct new_key *k = c->state = call_alloc(c, sizeof *k);
     k->shown = !given;
     uint8_t random[KEY_HEX / 2];
@@ -206,7 +213,47 @@ void handle_cube_key_delete(struct call *c)
     delete_key(c, query_team(c), c->match.args[0]);
 }
 
+static void on_key_renamed(struct call *c, const ProtobufCMessage *m)
+{
+    struct jsonw w = call_json(c);
+    key_write(&w, ((const Cube__Master__V1__CreateKeyReply *)m)->key, NULL, false);
+    call_send_json(c, 200);
+}
+
+void handle_key_rename(struct call *c)
+{
+    static const char *const known[] = {"name", NULL};
+    const char *name = body_key_name(c);
+    if (!name)
+        return;
+    body_unknown(c->body, "", known, &c->unknown);
+    Cube__Master__V1__RenameKeyRequest in = CUBE__MASTER__V1__RENAME_KEY_REQUEST__INIT;
+    in.team_id = c->caller.team_id;
+    in.key_id = (char *)c->match.args[0];
+    in.name = (char *)name;
+    call_master(c, MASTER_CATALOG "RenameKey", &in.base, &cube__master__v1__create_key_reply__descriptor, 0,
+                on_key_renamed, NULL);
+}
+
 /* ---- teams ---- */
+
+static void on_running_counts(struct call *c, const ProtobufCMessage *m)
+{
+    const Cube__Master__V1__RunningCountsReply *r = (const Cube__Master__V1__RunningCountsReply *)m;
+    struct jsonw w = call_json(c);
+    jsonw_obj(&w);
+    for (size_t i = 0; i < r->n_counts; i++)
+        jsonw_kint(&w, r->counts[i]->team_id, r->counts[i]->sandboxes);
+    jsonw_obj_end(&w);
+    call_send_json(c, 200);
+}
+
+void handle_admin_running_counts(struct call *c)
+{
+    Cube__Master__V1__Empty in = CUBE__MASTER__V1__EMPTY__INIT;
+    call_master(c, MASTER_CATALOG "RunningCounts", &in.base,
+                &cube__master__v1__running_counts_reply__descriptor, UPSTREAM_READ, on_running_counts, NULL);
+}
 
 /* The CLI's login takes `apiKey` of the default team for its later calls; only the caller knows his key, so
  * it is the one he presented. */
@@ -227,12 +274,22 @@ void handle_team_list(struct call *c)
     call_send_json(c, 200);
 }
 
-void handle_access_token_create(struct call *c)
+static void access_tokens_are_gone(struct call *c)
 {
     struct err e = {0};
     err_set(&e, ERR_NOT_FOUND, "access tokens are gone");
     err_remedy(&e, "use an API key: POST /api-keys");
     call_fail_as(c, 410, &e);
+}
+
+void handle_access_token_create(struct call *c)
+{
+    access_tokens_are_gone(c);
+}
+
+void handle_access_token_delete(struct call *c)
+{
+    access_tokens_are_gone(c);
 }
 
 static void on_team(struct call *c, const ProtobufCMessage *m)

@@ -174,6 +174,29 @@ void handle_cube_node_drain(struct call *c)
     change(c, MASTER_NODES "Drain");
 }
 
+static void on_removed(struct call *c, const ProtobufCMessage *m)
+{
+    struct jsonw w = call_json(c);
+    jsonw_obj(&w);
+    jsonw_kint(&w, "lost", ((const Cube__Master__V1__RemoveNodeReply *)m)->lost);
+    jsonw_obj_end(&w);
+    call_send_json(c, 200);
+}
+
+void handle_cube_node_remove(struct call *c)
+{
+    const char *force = query_get(&c->query, "force");
+    Cube__Master__V1__RemoveNodeRequest in = CUBE__MASTER__V1__REMOVE_NODE_REQUEST__INIT;
+    if (force && *force && strcmp(force, "true") != 0 && strcmp(force, "false") != 0) {
+        call_error(c, ERR_INVALID, "validation error: 'force' must be true or false");
+        return;
+    }
+    in.node_id = (char *)c->match.args[0];
+    in.force = force && strcmp(force, "true") == 0;
+    call_master(c, MASTER_NODES "Remove", &in.base, &cube__master__v1__remove_node_reply__descriptor, 0,
+                on_removed, NULL);
+}
+
 void handle_node_status(struct call *c)
 {
     static const char *const known[] = {"status", "clusterID", NULL};

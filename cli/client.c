@@ -97,6 +97,37 @@ const char *client_text(const json_t *o, const char *key)
     return s && *s ? s : "-";
 }
 
+static bool take_flag(const struct client_flag *flags, int argc, char **argv, int *i)
+{
+    for (; flags->name; flags++) {
+        if (strcmp(argv[*i], flags->name) != 0)
+            continue;
+        if (flags->on) {
+            *flags->on = true;
+            return true;
+        }
+        if (*i + 1 >= argc)
+            return false;
+        *flags->value = argv[++*i];
+        return true;
+    }
+    return false;
+}
+
+int client_options(struct client *c, int argc, char **argv, int first, const struct client_flag *flags,
+                   const char **what)
+{
+    *what = NULL;
+    for (int i = first; i < argc; i++) {
+        if (settings_option(&c->s, argc, argv, &i) || take_flag(flags, argc, argv, &i))
+            continue;
+        if (argv[i][0] == '-' || *what)
+            return -1;
+        *what = argv[i];
+    }
+    return 0;
+}
+
 bool client_pair(json_t *o, const char *text)
 {
     const char *eq = strchr(text, '=');

@@ -33,5 +33,15 @@ void client_print_json(const json_t *v);
 /** The text of a member, or "-". */
 const char *client_text(const json_t *o, const char *key);
 
+struct client_flag {
+    const char *name;   /* "--json" */
+    bool *on;           /* set when it is there */
+    const char **value; /* or: gets the word behind it */
+};
+/** Takes the options from argv[first] on: those of every command (settings.h), `flags` (ended by one without
+ * a name), and at most one other word, stored in `what`. -1 when there is anything else. */
+int client_options(struct client *c, int argc, char **argv, int first, const struct client_flag *flags,
+                   const char **what);
+
 /** "K=V" into an object of strings; false when there is no '='. */
 bool client_pair(json_t *o, const char *text);

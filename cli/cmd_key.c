@@ -31,20 +31,10 @@ static int usage(int status)
 static int take_options(struct client *c, int argc, char **argv, struct options *o)
 {
     *o = (struct options){.team = "default"};
-    for (int i = 2; i < argc; i++) {
-        if (settings_option(&c->s, argc, argv, &i))
-            continue;
-        if (strcmp(argv[i], "--team") == 0 && i + 1 < argc)
-            o->team = argv[++i];
-        else if (strcmp(argv[i], "--admin") == 0)
-            o->admin = true;
-        else if (strcmp(argv[i], "--json") == 0)
-            o->as_json = true;
-        else if (argv[i][0] != '-' && !o->what)
-            o->what = argv[i];
-        else
-            return -1;
-    }
+    const struct client_flag flags[] = {
+        {"--team", NULL, &o->team}, {"--admin", &o->admin, NULL}, {"--json", &o->as_json, NULL}, {0}};
+    if (client_options(c, argc, argv, 2, flags, &o->what) < 0)
+        return -1;
     return strspn(o->team, "abcdefghijklmnopqrstuvwxyz0123456789-_") == strlen(o->team) ? 0 : -1;
 }
 

@@ -13,8 +13,11 @@ static int usage(int status)
     fputs("NAME\n    cube node - nodes of the cluster\n\n"
           "SYNOPSIS\n"
           "    cube node ls [--json]\n"
-          "    cube node cordon ID | uncordon ID | drain ID\n\n"
-          "    A cordoned node gets no new sandboxes; draining one also moves away what runs there.\n"
+          "    cube node cordon ID | uncordon ID | drain ID\n"
+          "    cube node rm ID [--force]\n\n"
+          "    A cordoned node gets no new sandboxes; draining one also pauses what runs there.\n"
+          "    rm forgets a node that does not report any more; --force also when it held sandboxes,\n"
+          "    which are lost then.\n"
           "    Needs the operator's token (root on the cluster's machine, or CUBE_ADMIN_TOKEN).\n",
           status ? stderr : stdout);
     return status;
@@ -53,32 +56,47 @@ static int list(struct client *c, bool as_json)
     return 0;
 }
 
+static int drop(struct client *c, const char *id, bool force)
+{
+    struct err e = {0};
+    char path[256];
+    json_t *answer = NULL;
+    snprintf(path, sizeof path, "/cube/v1/nodes/%.128s%s", id, force ? "?force=true" : "");
+    if (client_call(c, true, "DELETE", path, NULL, &answer, &e) < 0)
+        return client_fail(NAME, &e);
+    int64_t lost = json_integer_value(json_object_get(answer, "lost"));
+    if (lost)
+        printf("%" PRId64 " sandboxes were there; they are lost\n", lost);
+    json_decref(answer);
+    return 0;
+}
+
+static int change(struct client *c, const char *id, const char *verb)
+{
+    struct err e = {0};
+    char path[256];
+    snprintf(path, sizeof path, "/cube/v1/nodes/%.128s/%s", id, verb);
+    return client_call(c, true, "POST", path, NULL, NULL, &e) < 0 ? client_fail(NAME, &e) : 0;
+}
+
 int cmd_node(int argc, char **argv)
 {
     struct client c;
     const char *id = NULL;
-    bool as_json = false;
+    bool as_json = false, force = false;
+    const struct client_flag flags[] = {{"--json", &as_json, NULL}, {"--force", &force, NULL}, {0}};
     if (argc < 2 || strcmp(argv[1], "--help") == 0)
         return usage(argc < 2 ? 2 : 0);
     client_init(&c);
-    for (int i = 2; i < argc; i++) {
-        if (settings_option(&c.s, argc, argv, &i))
-            continue;
-        if (strcmp(argv[i], "--json") == 0)
-            as_json = true;
-        else if (argv[i][0] != '-' && !id)
-            id = argv[i];
-        else
-            return usage(2);
-    }
-    if (strcmp(argv[1], "ls") == 0 && !id)
-        return list(&c, as_json);
-    bool known =
-        strcmp(argv[1], "cordon") == 0 || strcmp(argv[1], "uncordon") == 0 || strcmp(argv[1], "drain") == 0;
-    if (!known || !id || strchr(id, '/') || strchr(id, '?'))
+    const char *verb = argv[1];
+    if (client_options(&c, argc, argv, 2, flags, &id) < 0)
         return usage(2);
-    struct err e = {0};
-    char path[256];
-    snprintf(path, sizeof path, "/cube/v1/nodes/%.128s/%s", id, argv[1]);
-    return client_call(&c, true, "POST", path, NULL, NULL, &e) < 0 ? client_fail(NAME, &e) : 0;
+    if (strcmp(verb, "ls") == 0 && !id && !force)
+        return list(&c, as_json);
+    bool rm = strcmp(verb, "rm") == 0;
+    bool known =
+        rm || strcmp(verb, "cordon") == 0 || strcmp(verb, "uncordon") == 0 || strcmp(verb, "drain") == 0;
+    if (!known || as_json || (force && !rm) || !id || strpbrk(id, "/?#"))
+        return usage(2);
+    return rm ? drop(&c, id, force) : change(&c, id, verb);
 }

@@ -279,25 +279,14 @@ static int act(struct client *c, const char *method, const char *id, const char 
 static int one(struct client *c, int argc, char **argv)
 {
     const char *id = NULL;
-    bool follow = false, as_json = false;
-    int internet = -1;
-    for (int i = 2; i < argc; i++) {
-        if (settings_option(&c->s, argc, argv, &i))
-            continue;
-        if (strcmp(argv[i], "-f") == 0)
-            follow = true;
-        else if (strcmp(argv[i], "--json") == 0 && strcmp(argv[1], "net") == 0)
-            as_json = true;
-        else if (strcmp(argv[i], "--allow-internet") == 0)
-            internet = 1;
-        else if (strcmp(argv[i], "--no-internet") == 0)
-            internet = 0;
-        else if (argv[i][0] != '-' && !id)
-            id = argv[i];
-        else
-            return usage(2);
-    }
-    if (!id)
+    bool follow = false, as_json = false, open_net = false, close_net = false;
+    const struct client_flag flags[] = {{"-f", &follow, NULL},
+                                        {"--json", &as_json, NULL},
+                                        {"--allow-internet", &open_net, NULL},
+                                        {"--no-internet", &close_net, NULL},
+                                        {0}};
+    if (client_options(c, argc, argv, 2, flags, &id) < 0 || !id || (open_net && close_net) ||
+        (as_json && strcmp(argv[1], "net") != 0))
         return usage(2);
     if (strcmp(argv[1], "info") == 0)
         return info(c, id);
@@ -307,9 +296,9 @@ static int one(struct client *c, int argc, char **argv)
         return act(c, "POST", id, "/pause", json_object());
     if (strcmp(argv[1], "resume") == 0)
         return act(c, "POST", id, "/connect", json_pack("{s:i}", "timeout", 300));
-    if (internet < 0)
+    if (!open_net && !close_net)
         return sandbox_net_show(c, id, as_json);
-    return act(c, "PUT", id, "/network", json_pack("{s:b}", "allow_internet_access", internet));
+    return act(c, "PUT", id, "/network", json_pack("{s:b}", "allow_internet_access", open_net));
 }
 
 /* ---- remove ---- */

@@ -51,18 +51,11 @@ int cmd_why(int argc, char **argv)
     struct err e = {0};
     const char *id = NULL;
     bool as_json = false;
+    const struct client_flag flags[] = {{"--json", &as_json, NULL}, {0}};
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return usage(0);
     client_init(&c);
-    for (int i = 1; i < argc; i++) {
-        if (settings_option(&c.s, argc, argv, &i))
-            continue;
-        if (strcmp(argv[i], "--json") == 0)
-            as_json = true;
-        else if (argv[i][0] != '-' && !id)
-            id = argv[i];
-        else
-            return usage(strcmp(argv[i], "--help") == 0 ? 0 : 2);
-    }
-    if (!id || strpbrk(id, "/?#"))
+    if (client_options(&c, argc, argv, 1, flags, &id) < 0 || !id || strpbrk(id, "/?#"))
         return usage(2);
     char path[160];
     json_t *answer = NULL, *line;

@@ -363,6 +363,74 @@ static void serve_delete_key(struct request *r)
     request_reply(r, &reply.base);
 }
 
+/* The new name is a new entry of the key in the journal: the last one is replayed. */
+static void serve_rename_key(struct request *r)
+{
+    Cube__Master__V1__RenameKeyRequest *q = (Cube__Master__V1__RenameKeyRequest *)r->in;
+    char digest[65];
+    struct err e = {0};
+    struct key_get g = {0};
+    if (strlen(q->name) > 256) {
+        err_set(&e, ERR_INVALID, "a key's name has at most 256 bytes");
+        request_fail(r, &e);
+        return;
+    }
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, r->m);
+    db_arg(&a, "force");
+    db_arg(&a, "rename");
+    db_arg(&a, q->team_id);
+    db_arg(&a, q->key_id);
+    db_arg(&a, q->name);
+    if (db_eval(r->m, &script_catalog, &a, digest_parse, digest, &e) < 0 ||
+        key_find(r->m, digest, &g, &e) < 0 || key_journal(r->m, digest, g.key, &e) < 0) {
+        request_fail(r, &e);
+    } else {
+        Cube__Master__V1__CreateKeyReply reply = CUBE__MASTER__V1__CREATE_KEY_REPLY__INIT;
+        reply.key = g.key;
+        request_reply(r, &reply.base);
+    }
+    key_get_free(&g);
+}
+
+static int counts_parse(const redisReply *r, void *out, struct err *e)
+{
+    Cube__Master__V1__RunningCountsReply *reply = out;
+    if (r->type != REDIS_REPLY_ARRAY)
+        return err_set(e, ERR_INTERNAL, "counting sandboxes: unexpected answer");
+    reply->counts = calloc(r->elements + 1, sizeof *reply->counts);
+    for (size_t i = 0; reply->counts && i < r->elements; i++) {
+        const redisReply *row = r->element[i];
+        if (row->type != REDIS_REPLY_ARRAY || row->elements != 2)
+            continue;
+        Cube__Master__V1__TeamCount *t = calloc(1, sizeof *t);
+        if (!t)
+            break;
+        cube__master__v1__team_count__init(t);
+        t->team_id = strdup(row->element[0]->str ? row->element[0]->str : "");
+        t->sandboxes = (uint32_t)strtoul(row->element[1]->str ? row->element[1]->str : "0", NULL, 10);
+        reply->counts[reply->n_counts++] = t;
+    }
+    return reply->counts ? 0 : err_set(e, ERR_INTERNAL, "counting sandboxes: out of memory");
+}
+
+static void serve_running_counts(struct request *r)
+{
+    struct err e = {0};
+    Cube__Master__V1__RunningCountsReply *reply = calloc(1, sizeof *reply);
+    if (!reply)
+        abort();
+    cube__master__v1__running_counts_reply__init(reply);
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, r->m);
+    db_arg(&a, "running");
+    if (db_eval(r->m, &script_catalog_get, &a, counts_parse, reply, &e) < 0)
+        request_fail(r, &e);
+    else
+        request_reply(r, &reply->base);
+    cube__master__v1__running_counts_reply__free_unpacked(reply, NULL);
+}
+
 int catalog_replay(struct master *m, const char *kind, const uint8_t *payload, size_t n, struct err *e)
 {
     int rc = 0;
@@ -395,6 +463,8 @@ REQUEST_START(serve_check_key)
 REQUEST_START(serve_create_key)
 REQUEST_START(serve_list_keys)
 REQUEST_START(serve_delete_key)
+REQUEST_START(serve_rename_key)
+REQUEST_START(serve_running_counts)
 REQUEST_START(serve_put_team)
 REQUEST_START(serve_get_team)
 
@@ -410,6 +480,8 @@ const struct rpc_method catalog_methods[] = {
     METHOD("CreateKey", create_key_request, create_key_reply, serve_create_key),
     METHOD("ListKeys", list_keys_request, list_keys_reply, serve_list_keys),
     METHOD("DeleteKey", delete_key_request, empty, serve_delete_key),
+    METHOD("RenameKey", rename_key_request, create_key_reply, serve_rename_key),
+    METHOD("RunningCounts", empty, running_counts_reply, serve_running_counts),
     METHOD("PutTeam", team, team, serve_put_team),
     METHOD("GetTeam", get_team_request, team, serve_get_team),
     {0},

@@ -1,6 +1,6 @@
 -- include: common
 -- Writes of the catalog. With mode "absent" (replay of the journal) what is there already stays. ARGV: prefix, mode (force|absent), op, …
--- team id field value … · key sha id team name mask admin created · unkey team id · template id team public pb created alias … · untemplate id. Answer: 1 done (unkey: the digest), 0 nothing to do, -1 no such team.
+-- team id field value … · key sha id team name mask admin created · unkey team id · rename team id name · template id team public pb created alias … · untemplate id. Answer: 1 done (unkey, rename: the digest), 0 nothing to do, -1 no such team.
 local absent, op = ARGV[2] == 'absent', ARGV[3]
 
 if op == 'team' then
@@ -25,6 +25,13 @@ if op == 'unkey' then
   if not sha then return 0 end
   redis.call('HDEL', key('keys', ARGV[4]), ARGV[5])
   redis.call('DEL', key('key', sha))
+  return sha
+end
+
+if op == 'rename' then
+  local sha = redis.call('HGET', key('keys', ARGV[4]), ARGV[5])
+  if not sha then return 0 end
+  redis.call('HSET', key('key', sha), 'name', ARGV[6])
   return sha
 end
 

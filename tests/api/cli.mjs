@@ -69,13 +69,16 @@ await test('cli: nodes', async () => {
   equal([r.code, r.err.includes('503'), r.err.includes('cube node ls')], [1, true, true], `cordoned: ${r.err}`)
   await done('node', 'uncordon', 'sim-1')
   equal((await cube(['node', 'drain', 'nosuch'])).code, 1, 'no such node')
+  const alive = await cube(['node', 'rm', 'sim-1', '--force'])
+  equal([alive.code, alive.err.includes('409')], [1, true], `a node that reports is not removed: ${alive.err}`)
+  equal((await cube(['node', 'rm', 'nosuch'])).code, 1, 'no such node to remove')
   const denied = await cube(['node', 'ls'], { CUBE_STATE_DIR: '/nonexistent' })
   equal([denied.code, denied.err.includes("operator's token")], [1, true], 'without the token')
 })
 
 await test('cli: wrong usage is status 2 with the page', async () => {
   for (const args of [['sandbox'], ['sandbox', 'frob'], ['sandbox', 'exec', 'x'], ['sandbox', 'rm'], ['sandbox', 'create', '--env', 'novalue'], ['key'],
-    ['key', 'rm'], ['node', 'cordon'], ['why'], ['why', 'a/b']]) {
+    ['key', 'rm'], ['key', 'ls', '--team'], ['node', 'cordon'], ['node', 'rm'], ['node', 'ls', '--force'], ['node', 'drain', 'a', '--force'], ['why'], ['why', 'a/b']]) {
     const r = await cube(args)
     equal([r.code, r.err.includes('SYNOPSIS')], [2, true], args.join(' '))
   }

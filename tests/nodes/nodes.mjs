@@ -89,6 +89,12 @@ await test('nodes: a drained node pauses what runs there; connect brings each ba
   await Promise.all(there.map((s) => answers(s, 'back')))
 })
 
+await test('nodes: removal is refused while the node lives', async () => {
+  const r = await admin('DELETE', `/cube/v1/nodes/${SECOND}`)
+  equal([r.status, r.json.code], [409, 409], JSON.stringify(r.json))
+  equal((await admin('DELETE', '/cube/v1/nodes/nobody')).status, 404, 'one that does not exist')
+})
+
 await test('nodes: kill -9 of a whole node: its sandboxes are lost with the reason, the others go on', async () => {
   const there = on(SECOND)
   ok(there.length >= 2, 'something runs there')
@@ -115,6 +121,17 @@ await test('nodes: a node that comes back takes sandboxes again and keeps nothin
   // Of a lost sandbox stay its record (the last generation) and its log, as of one that was killed; no disk and no memory.
   const kept = () => lost.flatMap((id) => readdirSync(`${dir}/state/sandboxes/${id}`)).filter((name) => name !== 'record' && name !== 'events')
   await until(() => kept().length === 0, 60_000, `nothing of the lost ones is kept (${kept()})`)
+})
+
+await test('nodes: a node that is gone is removed, by force with what it held', async () => {
+  const there = on(SECOND)
+  extra('crash')
+  await until(async () => (await nodes()).find((n) => n.nodeID === SECOND).status !== 'ready', 60_000, 'its reports have stopped')
+  run('node', 'rm', SECOND, '--force')
+  equal((await nodes()).map((n) => n.nodeID), [first], 'one node is left')
+  for (const s of there) equal((await detail(s.sandboxId)).state, 'lost', 'its sandbox is lost')
+  equal((await admin('DELETE', `/cube/v1/nodes/${SECOND}`)).status, 404, 'it is gone')
+  await Promise.all(on(first).map((s) => answers(s, 'last')))
 })
 
 for (const s of on(first)) await s.kill()
