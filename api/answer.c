@@ -39,6 +39,17 @@ void call_add_header(struct call *c, const char *name, const char *value)
     h2o_add_header_by_str(&c->req->pool, &c->req->res.headers, n, strlen(n), 1, NULL, v, strlen(v));
 }
 
+void call_add_number(struct call *c, const char *name, size_t name_len, int64_t n)
+{
+    char *end = (char *)call_alloc(c, 21) + 21, *at = end;
+    uint64_t rest = n < 0 ? 0 : (uint64_t)n;
+    do {
+        *--at = (char)('0' + rest % 10);
+    } while (rest /= 10);
+    h2o_add_header_by_str(&c->req->pool, &c->req->res.headers, name, name_len, 0, NULL, at,
+                          (size_t)(end - at));
+}
+
 static const char *reason(int status)
 {
     static const struct {

@@ -57,6 +57,8 @@ char *call_strdup(struct call *c, const char *s);
 const char *call_header(struct call *c, const char *name);
 /** Adds a response header; both are copied. */
 void call_add_header(struct call *c, const char *name, const char *value);
+/** Adds one whose value is a number ≥ 0; the name is a literal. */
+void call_add_number(struct call *c, const char *name, size_t name_len, int64_t n);
 
 /** Starts a JSON answer in the worker's buffer; only until the next return to the loop. */
 struct jsonw call_json(struct call *c);

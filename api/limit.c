@@ -8,16 +8,7 @@
 #include "api/server.h"
 #include "lib/base/clock.h"
 
-#include <stdio.h>
-
 #define NOTICEABLE 64 /* a 64th of the limit */
-
-static void add_number(struct call *c, const char *name, int64_t n)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)n);
-    call_add_header(c, name, text);
-}
 
 int limit_check(struct call *c)
 {
@@ -27,12 +18,12 @@ int limit_check(struct call *c)
     struct limit_result r = limit_count(c->caller.team_id, clock_realtime_ms(), api->rate_window_ms);
     bool ok = r.used <= api->rate_limit;
     cell_share_counts(ok && r.untold * NOTICEABLE >= api->rate_limit);
-    add_number(c, "ratelimit-limit", api->rate_limit);
-    add_number(c, "ratelimit-remaining", ok ? api->rate_limit - r.used : 0);
-    add_number(c, "ratelimit-reset", r.reset_s);
+    call_add_number(c, H2O_STRLIT("ratelimit-limit"), api->rate_limit);
+    call_add_number(c, H2O_STRLIT("ratelimit-remaining"), ok ? api->rate_limit - r.used : 0);
+    call_add_number(c, H2O_STRLIT("ratelimit-reset"), r.reset_s);
     if (ok)
         return 0;
-    add_number(c, "retry-after", r.reset_s);
+    call_add_number(c, H2O_STRLIT("retry-after"), r.reset_s);
     api_metrics_rate_limited();
     call_error(c, ERR_RATE_LIMITED, "Rate limit exceeded");
     return -1;

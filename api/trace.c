@@ -19,12 +19,25 @@ static bool lower_hex(const char *s, int n)
     return nonzero;
 }
 
+#define ID_BYTES 24 /* a trace's ID and a span's */
+
+/* Identifiers are no secrets, but must not repeat: the system is asked for many at once. */
+static void take_ids(char hex[2 * ID_BYTES + 1])
+{
+    static _Thread_local uint8_t pool[64 * ID_BYTES];
+    static _Thread_local size_t left;
+    if (left == 0) {
+        random_bytes(pool, sizeof pool);
+        left = sizeof pool;
+    }
+    left -= ID_BYTES;
+    hex_encode(pool + left, ID_BYTES, hex);
+}
+
 void trace_continue(const char *header, char *out)
 {
-    uint8_t random[24];
-    char hex[49];
-    random_bytes(random, sizeof random);
-    hex_encode(random, sizeof random, hex);
+    char hex[2 * ID_BYTES + 1];
+    take_ids(hex);
     const char *trace = hex, *flags = "01";
     /* version "00" only has this form; a later version may add fields behind the flags, but never "ff" */
     if (header && strlen(header) >= TRACEPARENT_LEN && header[2] == '-' && header[35] == '-' &&

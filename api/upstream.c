@@ -15,7 +15,7 @@ struct upstream {
     struct master *master; /* while rpc is in flight */
     struct loop_timer retry;
     const char *path;
-    const ProtobufCMessageDescriptor *in, *out;
+    const ProtobufCMessageDescriptor *out;
     uint8_t *packed;
     size_t packed_len;
     unsigned flags;
@@ -97,25 +97,17 @@ static void on_reply(const ProtobufCMessage *reply, const struct err *e, void *d
 static void start(struct upstream *u)
 {
     struct call *c = u->call;
-    ProtobufCMessage *in = protobuf_c_message_unpack(u->in, NULL, u->packed_len, u->packed);
-    if (!in) {
+    u->master = masters_take(c->w->masters);
+    if (!u->master) {
         struct err e = {0};
-        err_set(&e, ERR_INTERNAL, "calling %s: out of memory", u->path);
-        finish(u, &e);
+        err_set(&e, ERR_UNAVAILABLE, "no master is known: none has announced itself in Redis yet");
+        e.sys = ECONNREFUSED; /* never sent */
+        settle(u, NULL, &e);
         return;
     }
-    u->master = masters_take(c->w->masters);
     int64_t left = u->deadline_ms - loop_now_ms(c->w->loop);
-    if (u->master)
-        u->rpc = rpc_unary(master_client(u->master), u->path, in, u->out, left > 1 ? left : 1, c->trace,
-                           on_reply, u);
-    protobuf_c_message_free_unpacked(in, NULL);
-    if (u->master)
-        return;
-    struct err e = {0};
-    err_set(&e, ERR_UNAVAILABLE, "no master is known: none has announced itself in Redis yet");
-    e.sys = ECONNREFUSED; /* never sent */
-    settle(u, NULL, &e);
+    u->rpc = rpc_unary_packed(master_client(u->master), u->path, u->packed, u->packed_len, u->out,
+                              left > 1 ? left : 1, c->trace, on_reply, u);
 }
 
 void call_master(struct call *c, const char *path, const ProtobufCMessage *in,
@@ -126,7 +118,6 @@ void call_master(struct call *c, const char *path, const ProtobufCMessage *in,
     int64_t now = loop_now_ms(c->w->loop);
     *u = (struct upstream){.call = c,
                            .path = path,
-                           .in = in->descriptor,
                            .out = out,
                            .flags = flags,
                            .give_up_ms = now + c->w->api->master_wait_ms,

@@ -95,6 +95,10 @@ static void put_string(struct buf *out, const char *text, size_t n)
     buf_putc(out, '"');
     size_t from = 0, at = 0;
     while (at < n) {
+        if (s[at] >= 0x20 && s[at] < 0x7f && s[at] != '"' && s[at] != '\\') {
+            at++;
+            continue;
+        }
         char esc_buf[8];
         size_t len = sequence(s + at, n - at);
         const char *esc = len == 0 ? "\xef\xbf\xbd" : escape(s + at, len, esc_buf);
@@ -135,7 +139,15 @@ void jsonw_str(struct jsonw *w, const char *s)
 void jsonw_int(struct jsonw *w, int64_t v)
 {
     before_value(w);
-    buf_printf(w->out, "%lld", (long long)v);
+    char text[24];
+    char *at = text + sizeof text;
+    uint64_t rest = v < 0 ? -(uint64_t)v : (uint64_t)v;
+    do {
+        *--at = (char)('0' + rest % 10);
+    } while (rest /= 10);
+    if (v < 0)
+        *--at = '-';
+    buf_append(w->out, at, (size_t)(text + sizeof text - at));
 }
 
 void jsonw_uint(struct jsonw *w, uint64_t v)
@@ -191,20 +203,55 @@ void jsonw_base64(struct jsonw *w, const void *p, size_t n)
     buf_putc(w->out, '"');
 }
 
+/* `n` with `digits` digits; returns where the next may be written. */
+static char *put_digits(char *at, int64_t n, int digits)
+{
+    for (int i = digits; i-- > 0; n /= 10)
+        at[i] = (char)('0' + n % 10);
+    return at + digits;
+}
+
+/* Written by hand: an answer has several of these, and strftime costs more than all the rest of it. The date
+ * is counted in years that begin in March, so that the leap day is the last. */
 void jsonw_time_ms(struct jsonw *w, int64_t unix_ms)
 {
-    int64_t ms = unix_ms % 1000;
-    if (ms < 0)
-        ms += 1000;
-    time_t s = (time_t)((unix_ms - ms) / 1000);
-    struct tm tm;
-    char text[40];
-    if (!gmtime_r(&s, &tm) || strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm) == 0) {
+    const int64_t day_ms = 86400000, era_days = 146097; /* 400 years */
+    int64_t ms = unix_ms % day_ms, days = unix_ms / day_ms;
+    if (ms < 0) {
+        ms += day_ms;
+        days--;
+    }
+    days += 719468;                     /* since 1 March of year 0 */
+    if (days < 306 || days > 3652364) { /* years 1 to 9999 */
         jsonw_null(w);
         return;
     }
+    int64_t era = days / era_days, day = days % era_days;
+    int64_t year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
+    day -= 365 * year + year / 4 - year / 100;
+    int64_t month = (5 * day + 2) / 153;
+    day -= (153 * month + 2) / 5 - 1;
+    year += 400 * era + (month >= 10);
+    month += month < 10 ? 3 : -9;
+    char text[32], *at = text;
+    *at++ = '"';
+    at = put_digits(at, year, 4);
+    *at++ = '-';
+    at = put_digits(at, month, 2);
+    *at++ = '-';
+    at = put_digits(at, day, 2);
+    *at++ = 'T';
+    at = put_digits(at, ms / 3600000, 2);
+    *at++ = ':';
+    at = put_digits(at, ms / 60000 % 60, 2);
+    *at++ = ':';
+    at = put_digits(at, ms / 1000 % 60, 2);
+    *at++ = '.';
+    at = put_digits(at, ms % 1000, 3);
+    *at++ = 'Z';
+    *at++ = '"';
     before_value(w);
-    buf_printf(w->out, "\"%s.%03dZ\"", text, (int)ms);
+    buf_append(w->out, text, (size_t)(at - text));
 }
 
 void jsonw_kstr(struct jsonw *w, const char *key, const char *s)

@@ -106,6 +106,10 @@ typedef void (*rpc_reply_cb)(const ProtobufCMessage *reply, const struct err *e,
 struct rpc_out *rpc_unary(struct rpc_client *c, const char *path, const ProtobufCMessage *in,
                           const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
                           rpc_reply_cb cb, void *data);
+/** The same for a message that is packed already (one that may have to be sent again). */
+struct rpc_out *rpc_unary_packed(struct rpc_client *c, const char *path, const uint8_t *packed, size_t n,
+                                 const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+                                 rpc_reply_cb cb, void *data);
 /** Server stream: `message` per message, then `end` once (`e` NULL on OK). */
 struct rpc_out *rpc_stream(struct rpc_client *c, const char *path, const ProtobufCMessage *in,
                            const ProtobufCMessageDescriptor *out, int64_t timeout_ms,

@@ -6,18 +6,41 @@
 
 #define PREFIX 5
 
-int rpc_outbuf_add(struct rpc_outbuf *o, const ProtobufCMessage *m, struct err *e)
+/* Room for a message of `n` bytes behind its prefix, which is written. */
+static uint8_t *begin(struct rpc_outbuf *o, size_t n, const char *name, struct err *e)
 {
-    size_t n = protobuf_c_message_get_packed_size(m);
-    if (n > RPC_MAX_MESSAGE)
-        return err_set(e, ERR_TOO_LARGE, "a %s of %zu bytes is larger than a message may be (%u)",
-                       m->descriptor->name, n, RPC_MAX_MESSAGE);
-    if (!buf_reserve(&o->buf, PREFIX + n))
-        return err_set(e, ERR_INTERNAL, "sending a %s: out of memory", m->descriptor->name);
+    if (n > RPC_MAX_MESSAGE) {
+        err_set(e, ERR_TOO_LARGE, "a %s of %zu bytes is larger than a message may be (%u)", name, n,
+                RPC_MAX_MESSAGE);
+        return NULL;
+    }
+    if (!buf_reserve(&o->buf, PREFIX + n)) {
+        err_set(e, ERR_INTERNAL, "sending a %s: out of memory", name);
+        return NULL;
+    }
     uint8_t prefix[PREFIX] = {0, (uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
     buf_append(&o->buf, prefix, PREFIX);
-    protobuf_c_message_pack(m, (uint8_t *)o->buf.data + o->buf.len);
+    uint8_t *at = (uint8_t *)o->buf.data + o->buf.len;
     o->buf.len += n;
+    return at;
+}
+
+int rpc_outbuf_add(struct rpc_outbuf *o, const ProtobufCMessage *m, struct err *e)
+{
+    uint8_t *at = begin(o, protobuf_c_message_get_packed_size(m), m->descriptor->name, e);
+    if (!at)
+        return -1;
+    protobuf_c_message_pack(m, at);
+    return 0;
+}
+
+int rpc_outbuf_add_packed(struct rpc_outbuf *o, const uint8_t *packed, size_t n, struct err *e)
+{
+    uint8_t *at = begin(o, n, "message", e);
+    if (!at)
+        return -1;
+    if (n)
+        memcpy(at, packed, n);
     return 0;
 }
 

@@ -52,6 +52,7 @@ static inline size_t rpc_outbuf_waiting(const struct rpc_outbuf *o)
 }
 /** Appends one message with its prefix of five bytes. */
 int rpc_outbuf_add(struct rpc_outbuf *o, const ProtobufCMessage *m, struct err *e);
+int rpc_outbuf_add_packed(struct rpc_outbuf *o, const uint8_t *packed, size_t n, struct err *e);
 size_t rpc_outbuf_take(struct rpc_outbuf *o, uint8_t *to, size_t room);
 
 /** Splits DATA into messages. `got` is called with the bytes of each; it returns false to stop (then -1 with

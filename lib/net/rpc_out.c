@@ -369,6 +369,17 @@ struct rpc_out *rpc_unary(struct rpc_client *c, const char *path, const Protobuf
     return o;
 }
 
+struct rpc_out *rpc_unary_packed(struct rpc_client *c, const char *path, const uint8_t *packed, size_t n,
+                                 const ProtobufCMessageDescriptor *out, int64_t timeout_ms, const char *trace,
+                                 rpc_reply_cb cb, void *data)
+{
+    struct rpc_out *o = out_new(c, path, out, timeout_ms, trace, data);
+    o->on_reply = cb;
+    o->half_closed = true;
+    rpc_outbuf_add_packed(&o->out, packed, n, &o->local);
+    return o;
+}
+
 struct rpc_out *rpc_stream(struct rpc_client *c, const char *path, const ProtobufCMessage *in,
                            const ProtobufCMessageDescriptor *out, int64_t timeout_ms,
                            void (*message)(const ProtobufCMessage *m, void *data),

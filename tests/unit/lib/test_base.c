@@ -9,7 +9,9 @@
 #include "lib/net/jsonin.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static void json_has_commas_only_between(void **state)
 {
@@ -40,6 +42,49 @@ static void json_has_commas_only_between(void **state)
         buf_cstr(&b),
         "{\"a\":\"x\",\"b\":[-1,{},18446744073709551615],\"c\":false,\"d\":null,\"e\":1.0,"
         "\"f\":\"/+4BAg==\",\"t\":\"2023-11-14T22:13:20.123Z\",\"u\":\"1969-12-31T23:59:59.999Z\"}");
+}
+
+static void json_times_are_those_of_the_c_library(void **state)
+{
+    static const int64_t edges[] = {0,
+                                    -1,
+                                    951782399999,
+                                    951782400000,
+                                    951868800000,
+                                    4107542400000,
+                                    -2203891200000,
+                                    -62135596800000,
+                                    253402300799999};
+    for (size_t i = 0; i < 20000 + sizeof edges / sizeof *edges; i++) {
+        uint64_t random;
+        random_bytes(&random, sizeof random);
+        /* years 1 to 9999 */
+        int64_t ms = -62135596800000 + (int64_t)(random % 315537897600000);
+        if (i < sizeof edges / sizeof *edges)
+            ms = edges[i];
+        int64_t part = (ms % 1000 + 1000) % 1000;
+        time_t s = (time_t)((ms - part) / 1000);
+        struct tm tm;
+        assert_non_null(gmtime_r(&s, &tm));
+        char want[64];
+        snprintf(want, sizeof want, "\"%04d-%02d-%02dT%02d:%02d:%02d.%03dZ\"", tm.tm_year + 1900,
+                 tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)part);
+        _cleanup_buf_ struct buf b = {0};
+        struct jsonw w = jsonw_start(&b);
+        jsonw_time_ms(&w, ms);
+        assert_string_equal(buf_cstr(&b), want);
+    }
+    static const int64_t outside[] = {253402300800000, -62135596800001, INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        _cleanup_buf_ struct buf b = {0};
+        struct jsonw w = jsonw_start(&b);
+        jsonw_time_ms(&w, outside[i]);
+        assert_string_equal(buf_cstr(&b), "null");
+    }
+    _cleanup_buf_ struct buf b = {0};
+    struct jsonw w = jsonw_start(&b);
+    jsonw_int(&w, INT64_MIN);
+    assert_string_equal(buf_cstr(&b), "-9223372036854775808");
 }
 
 static void json_strings_are_valid_whatever_comes_in(void **state)
@@ -187,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_has_commas_only_between),
+        cmocka_unit_test(json_times_are_those_of_the_c_library),
         cmocka_unit_test(json_strings_are_valid_whatever_comes_in),
         cmocka_unit_test(ids_have_their_shape),
         cmocka_unit_test(hex_is_strict),
