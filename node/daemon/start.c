@@ -445,8 +445,11 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     }
     image_close(&s.image);
     stats_start(restore, receipt->from_pool, rc == 0, receipt->total_us);
-    if (rc == 0)
+    if (rc == 0) {
+        log_line(LOG_INFO, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .trace = req->trace},
+                 "%s in %lld us", restore ? "restored" : "started", (long long)receipt->total_us);
         stats_start_parts(receipt->vmm_us, receipt->init_us);
+    }
     *out = sb;
     return rc;
 }

@@ -60,6 +60,19 @@ await test('nodes: sandboxes are spread over both, and every one of them answers
   equal([counts[first], counts[SECOND]], [on(first).length, on(SECOND).length], 'the nodes hold what the sandboxes say')
 })
 
+await test("nodes: a client's trace reaches the timeline and the node's log", async () => {
+  const trace = '4bf92f3577b34da6a3ce929d0e0e4736'
+  const headers = { 'X-API-Key': process.env.E2B_API_KEY, 'Content-Type': 'application/json', traceparent: `00-${trace}-00f067aa0ba902b7-01` }
+  const r = await fetch(`${process.env.E2B_API_URL}/v2/sandboxes`, { method: 'POST', headers, body: '{"templateID":"base"}' })
+  const { sandboxID: id } = await r.json()
+  const log = (await detail(id)).nodeID === SECOND ? `${dir}/log/cube-node.log` : `${state}/log/cube-node.log`
+  const lines = readFileSync(log, 'utf8').split('\n').filter((l) => l.includes(trace)).map((l) => JSON.parse(l))
+  ok(lines.some((l) => l.sandbox === id && l.trace.includes(trace)), `in ${log}`)
+  const timeline = await (await fetch(`${process.env.E2B_API_URL}/cube/v1/sandboxes/${id}/timeline`, { headers })).json()
+  ok(timeline.some((e) => e.trace?.includes(trace)), 'in the timeline')
+  await Sandbox.kill(id)
+})
+
 await test('nodes: a sandbox keeps its files and its node over pause and resume', async () => {
   const [sandbox] = on(SECOND)
   await sandbox.files.write('kept', 'over the pause')
