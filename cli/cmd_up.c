@@ -1,6 +1,7 @@
 /* `cube up`: from nothing to a checked cluster on this machine, each step with its time. */
 #include "cli/bootstrap.h"
 #include "cli/checks.h"
+#include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/envd.h"
 #include "cli/http.h"
@@ -28,7 +29,7 @@ struct up {
     const char *kernel, *base, *tools;
     bool self_check;
     char template_id[64];
-    char admin_header[128];
+    struct client client; /* of this cluster, with its own key and token */
 };
 
 static int usage(int status)
@@ -124,20 +125,6 @@ static bool daemons_ready(void *arg, struct err *e)
     return true;
 }
 
-static int admin_call(struct up *u, const char *method, const char *path, json_t *body, struct buf *answer,
-                      struct err *e)
-{
-    char url[512];
-    snprintf(url, sizeof url, "%s%s", u->s.api_url, path);
-    const char *headers[] = {u->admin_header, "Content-Type: application/json", NULL};
-    _cleanup_free_ char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
-    json_decref(body);
-    long status = 0;
-    if (http_call(method, url, headers, text, 10000, &status, answer, e) < 0)
-        return -1;
-    return status / 100 == 2 ? 0 : http_api_error(status, answer, e);
-}
-
 static int register_catalog(struct up *u, struct err *e)
 {
     char path[256], token[80];
@@ -146,26 +133,24 @@ static int register_catalog(struct up *u, struct err *e)
     if (!f || !fgets(token, sizeof token, f))
         return err_sys(e, ERR_INTERNAL, "reading %s", path);
     token[strcspn(token, "\r\n")] = '\0';
-    snprintf(u->admin_header, sizeof u->admin_header, "X-Admin-Token: %s", token);
     u->s.api_key[0] = '\0'; /* this cluster's own key, whatever the environment says */
     if (settings_key(&u->s, e) < 0)
         return -1;
-    _cleanup_buf_ struct buf answer = {0};
-    if (admin_call(u, "POST", "/cube/v1/teams",
-                   json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "default", "slug", "default"),
-                   &answer, e) < 0)
+    u->client.s = u->s;
+    snprintf(u->client.admin_token, sizeof u->client.admin_token, "%s", token);
+    if (client_call(&u->client, true, "POST", "/cube/v1/teams",
+                    json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "default", "slug", "default"),
+                    NULL, e) < 0)
         return err_wrap(e, "making the team");
-    buf_reset(&answer);
-    if (admin_call(u, "POST", "/cube/v1/keys",
-                   json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "cube up", "key", u->s.api_key),
-                   &answer, e) < 0)
+    if (client_call(&u->client, true, "POST", "/cube/v1/keys",
+                    json_pack("{s:s, s:s, s:s}", "teamID", "default", "name", "cube up", "key", u->s.api_key),
+                    NULL, e) < 0)
         return err_wrap(e, "registering the API key");
-    buf_reset(&answer);
-    if (admin_call(u, "POST", "/cube/v1/templates",
-                   json_pack("{s:s, s:[s], s:b, s:i, s:i, s:i, s:s, s:s}", "templateID", u->template_id,
-                             "aliases", "base", "public", 1, "cpuCount", 1, "memoryMB", 512, "diskSizeMB",
-                             2048, "defaultUser", "user", "defaultWorkdir", "/home/user"),
-                   &answer, e) < 0)
+    if (client_call(&u->client, true, "POST", "/cube/v1/templates",
+                    json_pack("{s:s, s:[s], s:b, s:i, s:i, s:i, s:s, s:s}", "templateID", u->template_id,
+                              "aliases", "base", "public", 1, "cpuCount", 1, "memoryMB", 512, "diskSizeMB",
+                              2048, "defaultUser", "user", "defaultWorkdir", "/home/user"),
+                    NULL, e) < 0)
         return err_wrap(e, "registering the template");
     return 0;
 }
@@ -173,10 +158,9 @@ static int register_catalog(struct up *u, struct err *e)
 static bool node_ready(void *arg, struct err *e)
 {
     struct up *u = arg;
-    _cleanup_buf_ struct buf answer = {0};
-    if (admin_call(u, "GET", "/cube/v1/nodes", NULL, &answer, e) < 0)
+    json_t *nodes = NULL;
+    if (client_call(&u->client, true, "GET", "/cube/v1/nodes", NULL, &nodes, e) < 0)
         return false;
-    json_t *nodes = json_loadb(answer.data, answer.len, 0, NULL);
     bool found = false;
     size_t i, k;
     json_t *node, *name;
@@ -207,30 +191,10 @@ static void keep_output(int stream, const char *p, size_t n, void *data)
         snprintf(c->output + have, sizeof c->output - have, "%.*s", (int)n, p);
 }
 
-static int check_call(struct check *c, const char *method, const char *path, const char *body,
-                      json_t **answer, struct err *e)
-{
-    char url[512], key[96];
-    snprintf(url, sizeof url, "%s%s", c->u->s.api_url, path);
-    snprintf(key, sizeof key, "X-API-KEY: %s", c->u->s.api_key);
-    const char *headers[] = {key, "Content-Type: application/json", NULL};
-    _cleanup_buf_ struct buf out = {0};
-    long status = 0;
-    if (http_call(method, url, headers, body, SELF_CHECK_TIMEOUT_S * 1000, &status, &out, e) < 0)
-        return -1;
-    if (status / 100 != 2)
-        return http_api_error(status, &out, e);
-    if (answer)
-        *answer = json_loadb(out.data ? out.data : "", out.len, 0, NULL);
-    return 0;
-}
-
 static int check_create(struct check *c, struct err *e)
 {
-    char body[96];
-    json_t *o = NULL;
-    snprintf(body, sizeof body, "{\"templateID\":\"base\",\"timeout\":%d}", SELF_CHECK_TIMEOUT_S);
-    if (check_call(c, "POST", "/v2/sandboxes", body, &o, e) < 0)
+    json_t *o = NULL, *body = json_pack("{s:s, s:i}", "templateID", "base", "timeout", SELF_CHECK_TIMEOUT_S);
+    if (client_call(&c->u->client, false, "POST", "/v2/sandboxes", body, &o, e) < 0)
         return err_wrap(e, "creating a sandbox");
     const char *id = json_string_value(json_object_get(o, "sandboxID"));
     const char *token = json_string_value(json_object_get(o, "envdAccessToken"));
@@ -254,7 +218,9 @@ static int check_delete(struct check *c, struct err *e)
 {
     char path[128];
     snprintf(path, sizeof path, "/sandboxes/%s", c->id);
-    return check_call(c, "DELETE", path, NULL, NULL, e) < 0 ? err_wrap(e, "deleting sandbox %s", c->id) : 0;
+    return client_call(&c->u->client, false, "DELETE", path, NULL, NULL, e) < 0
+               ? err_wrap(e, "deleting sandbox %s", c->id)
+               : 0;
 }
 
 static int self_check(struct up *u, struct err *e)
