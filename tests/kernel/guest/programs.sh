@@ -199,14 +199,14 @@ kernel_config() {
     zcat /proc/config.gz >config || exit 1
     missing=
     for c in VIRTIO_MMIO VIRTIO_BLK VIRTIO_NET VIRTIO_VSOCKETS HW_RANDOM_VIRTIO VIRTIO_BALLOON EXT4_FS EROFS_FS OVERLAY_FS TMPFS FUSE_FS \
-        CGROUPS MEMCG BLK_CGROUP CGROUP_SCHED CFS_BANDWIDTH CPUSETS CGROUP_PIDS CGROUP_FREEZER CGROUP_DEVICE CGROUP_HUGETLB CGROUP_MISC \
+        CGROUPS MEMCG BLK_CGROUP CGROUP_SCHED CFS_BANDWIDTH CPUSETS CGROUP_PIDS CGROUP_FREEZER CGROUP_DEVICE CGROUP_HUGETLB CGROUP_RDMA CGROUP_MISC \
         CGROUP_PERF CGROUP_BPF UTS_NS IPC_NS USER_NS PID_NS NET_NS SECCOMP_FILTER INOTIFY_USER FANOTIFY IO_URING NETFILTER NF_TABLES NFT_COMPAT \
         NFT_NAT NFT_MASQ NETFILTER_XT_MATCH_CONNTRACK NETFILTER_XT_MATCH_ADDRTYPE IP_NF_TARGET_REJECT BRIDGE VETH TUN TCP_CONG_BBR ZRAM IKCONFIG_PROC \
         BPF_SYSCALL NO_HZ_IDLE SMP SECURITY_LANDLOCK USERFAULTFD; do
         grep -q "^CONFIG_$c=y" config || missing="$missing $c"
     done
     same "$missing" ""
-    for c in cpuset cpu io memory hugetlb pids; do grep -qw $c /sys/fs/cgroup/cgroup.controllers || { echo "no controller $c"; exit 1; }; done
+    for c in cpuset cpu io memory hugetlb pids rdma misc; do grep -qw $c /sys/fs/cgroup/cgroup.controllers || { echo "no controller $c"; exit 1; }; done
 }
 gcc_project() {
     need gcc; need make
