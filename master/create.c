@@ -136,7 +136,7 @@ static int finish(struct placement *p, const Cube__Node__V1__StartReply *reply, 
     commit_set(&c, "envd", reply->envd_version);
     commit_set(&c, "isolation", reply->isolation);
     commit_event(&c, "node", "node %s started it in %" PRId64 " ms%s", p->rec.node, took_ms,
-                 !reply->receipt              ? ""
+                 !reply->receipt             ? ""
                  : reply->receipt->was_ready ? " (from the pool of ready sandboxes)"
                  : reply->receipt->from_pool ? " (in a VM process that waited)"
                                              : "");

@@ -428,7 +428,8 @@ struct drain {
     char node[NODE_ID_MAX + 1];
 };
 
-/* A paused sandbox gives its memory back; those of mode `idle` that nobody uses agreed to that, only later. */
+/* A paused sandbox gives its memory back; those of mode `idle` that nobody uses agreed to that, only later.
+ */
 static void relieve_fiber(void *arg)
 {
     struct drain *d = arg;

@@ -153,8 +153,10 @@ void vm_mark_ended(const struct options *o, struct vm *v, int32_t status)
     v->host_oom = oom && !own_limit;
     record_path(o, v->name, "/exit.json", path);
     snprintf(text, sizeof text,
-             "{\"status\":%d,\"oom\":%s,\"host_oom\":%s,\"pid\":%d,\"start_time\":%" PRIu64 ",\"ended_ms\":%" PRId64 "}\n",
-             status, v->oom ? "true" : "false", v->host_oom ? "true" : "false", v->pid, v->start_time, clock_realtime_ms());
+             "{\"status\":%d,\"oom\":%s,\"host_oom\":%s,\"pid\":%d,\"start_time\":%" PRIu64
+             ",\"ended_ms\":%" PRId64 "}\n",
+             status, v->oom ? "true" : "false", v->host_oom ? "true" : "false", v->pid, v->start_time,
+             clock_realtime_ms());
     if (textfile_replace(path, text, &e) < 0)
         log_warn("%s: %s", v->name, e.msg);
 }

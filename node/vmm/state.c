@@ -245,7 +245,8 @@ static uint64_t deadline_move(const struct vm *vm, uint64_t deadline, uint64_t s
 }
 
 /* A guest counts its timers in the TSC whose frequency it found when it booted. Hardware can scale it; on a
- * PVM-kind host the guest sees the host's own, and timers would run fast or slow: such a snapshot is refused. */
+ * PVM-kind host the guest sees the host's own, and timers would run fast or slow: such a snapshot is refused.
+ */
 static int tsc_fit(struct vm *vm, uint32_t saved_khz, struct err *e)
 {
     uint32_t here = vm->tsc_khz, off = here > saved_khz ? here - saved_khz : saved_khz - here;

@@ -18,7 +18,8 @@
 #define VSOCK_PORT_GATEWAY 2u
 #define VSOCK_PORT_ENVD 49983u
 
-/* A guest's kernel answers a REQUEST by itself; when it takes longer than this, somebody should look (late.h). */
+/* A guest's kernel answers a REQUEST by itself; when it takes longer than this, somebody should look
+ * (late.h). */
 #define VSOCK_LATE_US 1000000
 #define VSOCK_LATE_PAUSE_US 10000000 /* between two looks */
 

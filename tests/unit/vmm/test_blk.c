@@ -235,8 +235,8 @@ static void test_rate(void **state)
     assert_true(passed > 50 && passed <= 100 + 1000 * seconds + 20);
 }
 
-/* The disk grows under a running driver: old data stays, new room reads as zeros and keeps what is written, the
- * driver is told, and the layer opens again with the new size only. */
+/* The disk grows under a running driver: old data stays, new room reads as zeros and keeps what is written,
+ * the driver is told, and the layer opens again with the new size only. */
 static void test_grow(void **state)
 {
     const uint64_t grown = DISK + 10ull * LAYER_CHUNK;
