@@ -5,5 +5,5 @@ cd "$CUBE_ROOT" || exit 1
 ./cube build && echo "PASS build" || { echo "FAIL build: see the log"; exit 0; }
 bad=$(git ls-files '*.c' '*.h' | grep -v '\.bpf\.c$' | xargs clang-format-14 --dry-run 2>&1 | grep -c 'clang-format-violations')
 [ "$bad" -eq 0 ] && echo "PASS formatting" || echo "FAIL formatting: $bad places differ from .clang-format"
-scripts=$(git ls-files | xargs grep -lE '^#!/bin/(ba)?sh' 2>/dev/null)
+scripts=$(git ls-files | xargs awk 'FNR == 1 && /^#!\/bin\/(ba)?sh/ { print FILENAME } { nextfile }')
 if shellcheck -S error $scripts; then echo "PASS shellcheck"; else echo "FAIL shellcheck: see the log"; fi
