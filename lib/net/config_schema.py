@@ -17,7 +17,8 @@ COMMON = {
     "domain": "", "cell": "0", "ca": "", "cert": "", "key": "",
 }
 NOT_COMMON = {"listen", "admin_listen"}
-ROW = re.compile(r'"([a-z][a-z0-9_]*)"\s*,\s*(?:\.type\s*=\s*)?CONFIG_(?:STR|INT|BOOL|SIZE|MS)\b')
+# White space, and the backslashes that continue the lines of a macro, may stand anywhere.
+ROW = re.compile(r'"([a-z][a-z0-9_]*)"[\s\\]*,[\s\\]*(?:\.type\s*=\s*)?CONFIG_(?:STR|INT|BOOL|SIZE|MS)\b')
 
 
 def keys_of(root, directories):

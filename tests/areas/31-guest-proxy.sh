@@ -12,7 +12,7 @@ export CUBE_STATE_DIR=$guest_work/state CUBE_RUN_DIR=$guest_work/run
 base=$(python3 -c '
 import random, socket
 while True:
-    b = random.randrange(30000, 39000, 200)
+    b = random.randrange(20000, 32000, 200)
     try:
         for o in range(200):
             s = socket.socket(); s.bind(("127.0.0.1", b + o)); s.close()
