@@ -30,6 +30,7 @@ struct stream2 {
     bool head_done, request_ended, too_large;
     struct buf in;     /* body bytes that the back does not take yet */
     size_t unconsumed; /* received and not yet given back to flow control */
+    size_t dropped;    /* received after the whole answer */
     struct h2_out out;
     bool has_body; /* a data provider was submitted */
 };

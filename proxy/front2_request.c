@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DROPPED_MAX 65536 /* of a request that was answered before its end; then the stream is reset */
+
 void front2_consume(struct stream2 *s)
 {
     if (s->unconsumed == 0)
@@ -54,6 +56,8 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
     struct front2 *c = user;
     if (s == NULL || s->x == NULL) { /* answered already: what still comes is dropped */
         nghttp2_session_consume(session, id, n);
+        if (s && (s->dropped += n) > DROPPED_MAX && nghttp2_session_get_stream_local_close(session, id) == 1)
+            nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_NO_ERROR);
         front2_send_soon(c);
         return 0;
     }

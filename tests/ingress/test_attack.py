@@ -104,6 +104,30 @@ def hop_by_hop_names_cannot_take_the_framing_away(c, sb, svc):
 
 
 @test
+def an_early_answer_is_no_reset_unless_the_upload_goes_on(c, sb, svc):
+    """grpc-js takes a reset right behind an answer for the answer: "Call ended without gRPC status"."""
+    gone = "i" + "0" * len(sb[1:])
+    for kind in ("application/grpc", "application/json"):
+        k = H2(c).send(frame(HEADERS, END_HEADERS, 1, request(gone, "/t.T/Echo", "POST", ("content-type", kind), ("te", "trailers"))))
+        check(k.outcome(1) not in ("reset", "closed"), "no answer to " + kind)
+        k.send(frame(PING, 0, 0, b"12345678"))
+        while True:
+            got = k.read()
+            check(got is not None and got[0] != RST, "a reset behind the answer to " + kind)
+            if got[0] == PING:
+                break
+        for _ in range(5):
+            k.send(frame(DATA, 0, 1, bytes(16384)))
+        while True:
+            got = k.read()
+            check(got is not None, "the connection was closed")
+            if got[0] == RST:
+                equal(got[3], bytes(4), "code of the reset of an endless upload")
+                break
+        k.close()
+
+
+@test
 def odd_framing_is_refused(c, sb, svc):
     svc.seen.clear()
     for lines in ["Content-Length: +5", "Content-Length: 0x5", "Content-Length: 5 5", "Content-Length: 5,5", "Content-Length:", "Content-Length: -1", "Content-Length: 99999999999999999999",

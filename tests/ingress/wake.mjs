@@ -158,7 +158,7 @@ await test('wake: a failed resume is an error in the caller\'s protocol, with th
   const T = grpc.makeGenericClientConstructor(service, 'T');
   const client = new T(`127.0.0.1:${proxies[2]}`, grpc.credentials.createInsecure(), { 'grpc.default_authority': host(id, 50051) });
   const e = await new Promise((ok) => client.Echo(Buffer.from('hi'), (err) => ok(err)));
-  equal(e.code, grpc.status.UNAVAILABLE);
+  equal(e.code, grpc.status.UNAVAILABLE, e.details);
   assert(e.details.length > 10, e.details);
   await until('it is paused again', async () => (await c.r('HGET', `{c0}:rt:${id}`, 'state')) === 'paused');
   await order('refuse restore ok');
