@@ -143,7 +143,9 @@ static const struct {
 static int make_redis(const struct settings *s, struct err *e)
 {
     char path[300], text[8192], pw[160], file[64];
-    size_t n = (size_t)snprintf(text, sizeof text, "user default off\n");
+    /* Nobody can be the default user, but Redis 7.0 replays its own log as that user: what it may not do is
+     * lost by a restart. */
+    size_t n = (size_t)snprintf(text, sizeof text, "user default off resetpass ~* &* +@all\n");
     for (size_t i = 0; i < sizeof acl / sizeof *acl; i++) {
         snprintf(file, sizeof file, "redis-%s.pw", acl[i].user);
         if (read_secret(s, file, pw, sizeof pw, e) < 0)
