@@ -78,15 +78,18 @@ struct child_fds {
     int listener, kvm, proc, vmm, log, ready;
 };
 
+/* cube-vmm gets 3, 4 and 5; its program is open until it runs. */
+#define VMM_PROGRAM 6
+
 static void place(const int *from, unsigned n)
 {
-    /* First out of the way, then to 3, 4 and 5, so that no move overwrites a source. */
+    /* First out of the way, then to 3 and up, so that no move overwrites a source, whatever its number. */
     int high[8];
     for (unsigned i = 0; i < n; i++)
         if ((high[i] = fcntl(from[i], F_DUPFD_CLOEXEC, 64)) < 0)
             die("place descriptors");
     for (unsigned i = 0; i < n; i++)
-        if (dup2(high[i], 3 + (int)i) < 0)
+        if (dup3(high[i], 3 + (int)i, i == VMM_PROGRAM - 3 ? O_CLOEXEC : 0) < 0)
             die("place descriptors");
 }
 
@@ -104,15 +107,13 @@ static void child_main(const struct jail *j, const struct child_fds *f)
     snprintf(cpus, sizeof cpus, "%u", j->vcpus);
     snprintf(dir, sizeof dir, "%s/jailer/empty", j->o->run_dir);
     dup2(f->log, STDERR_FILENO);
-    int vmm = fcntl(f->vmm, F_DUPFD_CLOEXEC, 100);
-    place((int[]){f->listener, f->kvm, f->proc}, 3);
+    place((int[]){f->listener, f->kvm, f->proc, f->vmm}, 4);
     int null = open("/dev/null", O_RDWR);
-    if (vmm < 0 || null < 0)
+    if (null < 0)
         die("open /dev/null");
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO);
-    close_range(6, 99, 0);
-    close_range(101, ~0u, 0);
+    close_range(VMM_PROGRAM + 1, ~0u, 0);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
@@ -122,7 +123,7 @@ static void child_main(const struct jail *j, const struct child_fds *f)
     enter_empty_root(dir);
     set_limits(j);
     drop_privileges((uid_t)j->o->vm_uid_base + j->slot);
-    syscall(SYS_execveat, vmm, "", argv, envp, AT_EMPTY_PATH);
+    syscall(SYS_execveat, VMM_PROGRAM, "", argv, envp, AT_EMPTY_PATH);
     die("start cube-vmm");
 }
 

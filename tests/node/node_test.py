@@ -310,10 +310,21 @@ def logs_and_metrics(s):
     nothing_left(s)
 
 
+def many_at_once(s):
+    """More VMs than fit in any small number of descriptors of the jailer's or the node's."""
+    ids = [new_id() for _ in range(70)]
+    for i in ids:
+        s.ok("start", i, 1)
+    assert s.sh(ids[-1], 1, "hostname") == ids[-1] and s.sh(ids[0], 1, "hostname") == ids[0]
+    for i in ids:
+        s.ok("kill", i, 1)
+    nothing_left(s)
+
+
 TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow, wrong_commands_leave_nothing,
          pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, another_class_is_refused,
          guest_ends_by_itself, node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
-         the_deadline_is_kept_without_a_master, logs_and_metrics]
+         the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once]
 
 if __name__ == "__main__":
     chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
