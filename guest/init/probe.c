@@ -10,6 +10,7 @@
 #include <sys/reboot.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,6 +115,8 @@ _Noreturn void probe_run(void)
     else
         printf("cube-probe: ok\n");
     fflush(stdout);
+    tcdrain(STDOUT_FILENO); /* the console's driver sends in the background, and the reset takes what it still
+                               holds */
     reboot(RB_AUTOBOOT);
     _exit(1);
 }
