@@ -57,31 +57,25 @@ static bool cpu_virtualizes(void)
     return vmx || (__get_cpuid(0x80000001, &a, &b, &c, &d) && (c & 1u << 2));
 }
 
-static const char *kvm_kind(int kvm)
+/* Reads an MSR of a fresh VM's only vCPU, 0 when KVM does not tell it; false when no VM could be made. */
+static bool read_msr(int kvm, uint32_t index, uint64_t *value)
 {
     struct {
         struct kvm_msrs head;
         struct kvm_msr_entry entry;
-    } probe = {.head.nmsrs = 1, .entry.index = MSR_PVM_PROBE};
+    } m = {.head.nmsrs = 1, .entry.index = index};
     _cleanup_close_ int vm = ioctl(kvm, KVM_CREATE_VM, 0);
     _cleanup_close_ int vcpu = vm < 0 ? -1 : ioctl(vm, KVM_CREATE_VCPU, 0);
-    if (vcpu < 0)
-        return NULL;
-    bool pvm = ioctl(vcpu, KVM_GET_MSRS, &probe) == 1 && probe.entry.data == PVM_MAGIC;
-    return pvm ? "pvm" : "hardware";
+    *value = vcpu >= 0 && ioctl(vcpu, KVM_GET_MSRS, &m) == 1 ? m.entry.data : 0;
+    return vcpu >= 0;
 }
 
-/* Feature bits of a PVM-kind KVM; 0 when it does not tell. */
-static uint64_t pvm_features(int kvm)
+static const char *kvm_kind(int kvm)
 {
-    struct {
-        struct kvm_msrs head;
-        struct kvm_msr_entry entry;
-    } m = {.head.nmsrs = 1, .entry.index = MSR_PVM_FEATURES};
-    _cleanup_close_ int vm = ioctl(kvm, KVM_CREATE_VM, 0);
-    _cleanup_close_ int vcpu = vm < 0 ? -1 : ioctl(vm, KVM_CREATE_VCPU, 0);
-
-    return vcpu >= 0 && ioctl(vcpu, KVM_GET_MSRS, &m) == 1 ? m.entry.data : 0;
+    uint64_t magic;
+    if (!read_msr(kvm, MSR_PVM_PROBE, &magic))
+        return NULL;
+    return magic == PVM_MAGIC ? "pvm" : "hardware";
 }
 
 const char *checks_kvm_kind(void)
@@ -108,7 +102,8 @@ static struct check_result check_kvm(void)
                       MSR_PVM_PROBE);
     if (strcmp(kind, "pvm") != 0)
         return result(CHECK_OK, "kvm", "", "%s kind", kind);
-    uint64_t bits = pvm_features(kvm);
+    uint64_t bits; /* 0 when it does not tell */
+    read_msr(kvm, MSR_PVM_FEATURES, &bits);
     if ((bits & PVM_FEATURES) != PVM_FEATURES)
         return result(CHECK_WARN, "kvm", "look whether the self-test passes; docs/kernel.md, \"Self-test\"",
                       "pvm kind, but its interface has changed: features 0x%llx, known are 0x%x",

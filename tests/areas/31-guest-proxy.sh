@@ -9,16 +9,7 @@ if [ -z "$(guest_kernel)" ] || [ ! -c /dev/kvm ]; then
 fi
 chmod 755 "$guest_work"
 export CUBE_STATE_DIR=$guest_work/state CUBE_RUN_DIR=$guest_work/run
-base=$(python3 -c '
-import random, socket
-while True:
-    b = random.randrange(20000, 32000, 200)
-    try:
-        for o in range(200):
-            s = socket.socket(); s.bind(("127.0.0.1", b + o)); s.close()
-        print(b); break
-    except OSError:
-        pass')
+base=$(tests/lib/port_base.sh)
 options=(--port-base "$base" --state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR")
 down() {
     ./cube down "${options[@]}" > /dev/null 2>&1

@@ -6,16 +6,7 @@ command -v node >/dev/null || { echo "SKIP e2e: no node (the SDK wants 20.18 or 
 work=$(mktemp -d /tmp/cube-e2e-XXXXXX)
 chmod 755 "$work"
 export CUBE_STATE_DIR=$work/state CUBE_RUN_DIR=$work/run
-base=$(python3 -c '
-import random, socket
-while True:
-    b = random.randrange(20000, 30000, 10)
-    try:
-        for o in (0, 10, 20, 21, 30, 40, 41, 100, 110, 120, 130, 140, 141, 144):
-            s = socket.socket(); s.bind(("127.0.0.1", b + o)); s.close()
-        print(b); break
-    except OSError:
-        pass')
+base=$(tests/lib/port_base.sh)
 options=(--port-base "$base" --state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR")
 # The programs lie where only root can look, as in a clone below /root or a home directory of Debian 12.
 mkdir -m 700 "$work/home"

@@ -8,16 +8,7 @@ chmod 755 "$work"
 export CUBE_WORK=$work CUBE_STATE_DIR=$work/state CUBE_RUN_DIR=$work/run
 # A node that stopped reporting is given up after seconds here, not after the minute of the default.
 export CUBE_MASTER_NODE_STALE=2s CUBE_MASTER_NODE_LOST=4s
-base=$(python3 -c '
-import random, socket
-while True:
-    b = random.randrange(20000, 30000, 10)
-    try:
-        for o in (0, 10, 20, 21, 30, 40, 41, 50, 51, 100, 110, 120, 130, 140, 141, 144, 150, 151, 154):
-            s = socket.socket(); s.bind(("127.0.0.1", b + o)); s.close()
-        print(b); break
-    except OSError:
-        pass')
+base=$(tests/lib/port_base.sh)
 export CUBE_MASTER=127.0.0.1:$((base + 10)) CUBE_SECOND_PORT=$((base + 50))
 options=(--state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR" --port-base "$base")
 finish() {
