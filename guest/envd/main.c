@@ -1,12 +1,10 @@
-/* cube-envd: the user plane of a sandbox, on port 49983 (contracts/e2b.md §3–4). Parses its arguments, opens
- * its sockets, runs the loop. */
+/* cube-envd: the user plane of a sandbox, on port 49983 (contracts/e2b.md §3–4). Opens its sockets, runs
+ * the loop. */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -16,85 +14,16 @@
 #include "guest/envd/conn.h"
 #include "guest/envd/jobs.h"
 #include "guest/envd/keeper.h"
+#include "guest/envd/options.h"
 #include "guest/envd/process.h"
 #include "guest/envd/server.h"
 #include "guest/envd/state.h"
-#include "guest/envd/version.h"
 #include "lib/base/log.h"
 
-#define DEFAULT_PORT 49983
 #define NOFILE_WANTED (1 << 20)
 #define NOFILE_RESERVED 512 /* descriptors kept for processes and files beside the connections */
 
-static const char usage[] =
-    "NAME\n"
-    "    cube-envd - processes and files of a sandbox over HTTP\n"
-    "SYNOPSIS\n"
-    "    cube-envd [--port N] [--listen ADDRESS]...\n"
-    "DESCRIPTION\n"
-    "    Serves the E2B envd interface. Alone on a host it listens on loopback; with E2B_DEBUG=true the SDKs "
-    "use\n"
-    "    http://localhost:49983.\n"
-    "OPTIONS\n"
-    "    --port N          port (49983); 0 takes a free one and prints it\n"
-    "    --listen ADDRESS  IP address to listen on; may be repeated (127.0.0.1 and ::1)\n"
-    "    --version, --help\n"
-    "    Given by cube-init:\n"
-    "    --listen-fd N     a listening socket, instead of opening some; may be repeated\n"
-    "    --control-fd N    connected stream socket for the platform's requests; makes the daemon wait for "
-    "its identity\n"
-    "    --notify-fd N     connected SEQPACKET socket: events, and processes that outlive a restart\n"
-    "    --cgroup DIR      cgroup v2 directory with the children user, pty and system\n";
-
-static struct {
-    long port;
-    const char *listen[4];
-    int n_listen, control_fd, notify_fd, listen_fds[4], n_listen_fds;
-    const char *cgroup;
-} options = {.port = DEFAULT_PORT, .control_fd = -1, .notify_fd = -1};
-
-static void parse(int argc, char **argv)
-{
-    static const struct option longs[] = {
-        {"port", 1, NULL, 'p'},       {"listen", 1, NULL, 'l'},    {"listen-fd", 1, NULL, 'k'},
-        {"control-fd", 1, NULL, 'c'}, {"notify-fd", 1, NULL, 'n'}, {"cgroup", 1, NULL, 'g'},
-        {"version", 0, NULL, 'v'},    {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0},
-    };
-    for (int o; (o = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        switch (o) {
-        case 'p':
-            options.port = strtol(optarg, NULL, 10);
-            break;
-        case 'l':
-            if (options.n_listen < 4)
-                options.listen[options.n_listen++] = optarg;
-            break;
-        case 'k':
-            if (options.n_listen_fds < 4)
-                options.listen_fds[options.n_listen_fds++] = atoi(optarg);
-            break;
-        case 'c':
-            options.control_fd = atoi(optarg);
-            break;
-        case 'n':
-            options.notify_fd = atoi(optarg);
-            break;
-        case 'g':
-            options.cgroup = optarg;
-            break;
-        case 'v':
-            printf("cube-envd %s (envd %s)\n", CUBE_VERSION, ENVD_VERSION);
-            exit(0);
-        default:
-            fputs(usage, o == 'h' ? stdout : stderr);
-            exit(o == 'h' ? 0 : 2);
-        }
-    }
-    if (optind < argc || options.port < 0 || options.port > 65535) {
-        fputs(usage, stderr);
-        exit(2);
-    }
-}
+static struct options options;
 
 static void limits_raise(void)
 {
@@ -168,7 +97,7 @@ static int signals_open(void)
 
 int main(int argc, char **argv)
 {
-    parse(argc, argv);
+    options_parse(&options, argc, argv);
     log_init("envd", LOG_INFO);
     umask(022);
     limits_raise();

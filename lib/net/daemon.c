@@ -126,7 +126,7 @@ static int parse_options(const struct daemon_spec *s, int argc, char **argv, str
     return 3;
 }
 
-static void raise_descriptors(void)
+void daemon_raise_descriptors(void)
 {
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) < 0)
@@ -222,7 +222,7 @@ int daemon_main(const struct daemon_spec *spec, int argc, char **argv)
     log_init(spec->name, LOG_INFO);
     if (load(spec, o.config, &e) < 0)
         return report(spec, &e, 2);
-    raise_descriptors();
+    daemon_raise_descriptors();
     running = spec;
     loop = loop_new();
     if (!loop || loop_on_signal(loop, SIGTERM, on_end_signal, NULL, &e) < 0 ||

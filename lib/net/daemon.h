@@ -33,6 +33,9 @@ struct daemon_spec {
  */
 int daemon_main(const struct daemon_spec *spec, int argc, char **argv);
 
+/** Raises the soft limit of descriptors to the hard one, within reason. `daemon_main` does it. */
+void daemon_raise_descriptors(void);
+
 /** Draining is finished; ends the loop. */
 void daemon_done(void);
 

@@ -25,7 +25,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define STOP_TRIES 250 /* of 20 ms */
 #define WORKERS 3      /* threads for file work */
@@ -119,11 +118,7 @@ int main(int argc, char **argv)
     if (argc > 1 && argv[1][0] != '-')
         return commands_run(argc - 1, argv + 1);
     const char *config = NULL, *user = NULL;
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max; /* a handful of descriptors per sandbox */
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    daemon_raise_descriptors();
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (o == 'h')
             return node_config_usage(), 0;

@@ -3,41 +3,17 @@
 #include "node/relay/relay.h"
 
 #include "lib/base/log.h"
-#include "lib/dp/cert.h"
 #include "lib/dp/handover.h"
-#include "lib/net/config.h"
+#include "lib/net/daemon.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-static const struct config_key keys[] = {
-    {"listen", CONFIG_STR, offsetof(struct relay_config, listen), "127.0.0.1:3041", 0, 0,
-     "where proxies connect"},
-    {"admin_listen", CONFIG_STR, offsetof(struct relay_config, admin_listen), "127.0.0.1:3141", 0, 0,
-     "metrics, loopback only"},
-    {"run_dir", CONFIG_STR, offsetof(struct relay_config, run_dir), NULL, 0, 0,
-     "where cube-node puts sb/<id>/<gen>"},
-    {"log_level", CONFIG_STR, offsetof(struct relay_config, log_level), "info", 0, 0,
-     "debug, info, warn or error"},
-    {"ca", CONFIG_STR, offsetof(struct relay_config, tls_ca), NULL, 0, 0,
-     "CA of the cluster; required off loopback"},
-    {"cert", CONFIG_STR, offsetof(struct relay_config, tls_cert), NULL, 0, 0, "certificate of this node"},
-    {"key", CONFIG_STR, offsetof(struct relay_config, tls_key), NULL, 0, 0, "its key"},
-    {"handshake_timeout", CONFIG_MS, offsetof(struct relay_config, handshake_timeout_ms), "10s", 10, 600000,
-     "preface and guest connect"},
-    {"max_streams_per_sandbox", CONFIG_INT, offsetof(struct relay_config, max_streams_per_sandbox), "4096", 1,
-     1000000, "open streams"},
-    {"max_streams", CONFIG_INT, offsetof(struct relay_config, max_streams), "200000", 1, 10000000,
-     "open streams of all sandboxes"},
-    {0},
-};
 
 static struct relay relay;
 
@@ -77,45 +53,12 @@ static void on_sweep(struct dp_timer *t)
     dp_timer_start(relay.loop, t, 5000);
 }
 
-/* Only proxies may come in. */
-static int on_verify(int ok, X509_STORE_CTX *store)
-{
-    if (!ok || X509_STORE_CTX_get_error_depth(store) != 0 ||
-        dp_cert_has_uri(X509_STORE_CTX_get_current_cert(store), "cube://role/proxy"))
-        return ok;
-    X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
-    return 0;
-}
-
-static int tls_load(struct err *e)
-{
-    const struct relay_config *c = &relay.cfg;
-    if (c->tls_cert[0] == 0) {
-        if (strncmp(c->listen, "127.", 4) == 0 || strncmp(c->listen, "[::1]", 5) == 0 ||
-            strncmp(c->listen, "unix:", 5) == 0)
-            return 0;
-        return err_set(e, ERR_INVALID,
-                       "relay.listen %s: off loopback tls_ca, tls_cert and tls_key are required", c->listen);
-    }
-    relay.tls = SSL_CTX_new(TLS_server_method());
-    if (relay.tls == NULL || SSL_CTX_use_certificate_chain_file(relay.tls, c->tls_cert) != 1 ||
-        SSL_CTX_use_PrivateKey_file(relay.tls, c->tls_key, SSL_FILETYPE_PEM) != 1 ||
-        SSL_CTX_load_verify_locations(relay.tls, c->tls_ca, NULL) != 1)
-        return err_set(e, ERR_INVALID, "relay: loading %s, %s and %s", c->tls_ca, c->tls_cert, c->tls_key);
-    SSL_CTX_set_min_proto_version(relay.tls, TLS1_2_VERSION);
-    SSL_CTX_set_verify(relay.tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, on_verify);
-    SSL_CTX_set_session_id_context(relay.tls, (const unsigned char *)"cube-relay", 10);
-    SSL_CTX_set_mode(relay.tls, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
-                                    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    return 0;
-}
-
 static int start(struct err *e)
 {
     char path[256];
     int fds[DP_HANDOVER_MAX], confirm = -1;
     static int given[1];
-    if (tls_load(e) != 0)
+    if (relay_tls_load(&relay, e) != 0)
         return -1;
     relay.loop = dp_loop_new();
     if (relay.loop == NULL)
@@ -172,7 +115,7 @@ int main(int argc, char **argv)
             puts("cube-relay [--config cube.yaml]\n\nCarries authenticated streams from cube-proxy into the "
                  "guests of this node.\n"
                  "Keys of the section `relay`:\n");
-            config_usage("relay", keys);
+            config_usage("relay", relay_keys);
             return 0;
         default:
             return 2;
@@ -182,17 +125,13 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     struct err e = {0};
     enum log_level level;
-    if (config_load(config, "relay", keys, &relay.cfg, &e) != 0) {
+    if (config_load(config, "relay", relay_keys, &relay.cfg, &e) != 0) {
         log_fail(&e, "reading the configuration");
         return 1;
     }
     if (log_level_parse(relay.cfg.log_level, &level))
         log_init("cube-relay", level);
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    daemon_raise_descriptors();
     if (start(&e) != 0) {
         log_fail(&e, "starting");
         return 1;

@@ -5,6 +5,7 @@
 #include "lib/dp/io.h"
 #include "lib/dp/loop.h"
 #include "lib/dp/pump.h"
+#include "lib/net/config.h"
 #include "lib/net/preface.h"
 
 #include <openssl/ssl.h>
@@ -14,6 +15,9 @@ struct relay_config {
     char *tls_ca, *tls_cert, *tls_key; /* required off loopback */
     int64_t handshake_timeout_ms, max_streams_per_sandbox, max_streams;
 };
+
+/** The keys of the section, with defaults and help; ended by an entry without a name. */
+extern const struct config_key relay_keys[];
 
 /** What the relay knows of one sandbox: its newest generation's ticket, and what the node reports as
  * activity. */
@@ -53,5 +57,9 @@ void stream_start(struct relay *r, int fd);
 /** Serves <run>/relay/activity.sock: to each connection one line per sandbox, "ID GEN OPEN BYTES IDLE_MS",
  * then the end. */
 int activity_serve(struct relay *r, struct err *e);
+/** Loads CA, certificate and key into r->tls; NULL stays where none is configured, which only loopback and
+ * Unix sockets may do. 0, or -1 with ERR_INVALID. */
+int relay_tls_load(struct relay *r, struct err *e);
+
 /** Serves /metrics, /healthz, /readyz on a loopback address. */
 int relay_admin_serve(struct relay *r, struct err *e);

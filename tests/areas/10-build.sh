@@ -7,3 +7,5 @@ bad=$(git ls-files '*.c' '*.h' | grep -v '\.bpf\.c$' | xargs clang-format-14 --d
 [ "$bad" -eq 0 ] && echo "PASS formatting" || echo "FAIL formatting: $bad places differ from .clang-format"
 scripts=$(git ls-files | xargs awk 'FNR == 1 && /^#!\/bin\/(ba)?sh/ { print FILENAME } { nextfile }')
 if shellcheck -S error $scripts; then echo "PASS shellcheck"; else echo "FAIL shellcheck: see the log"; fi
+long=$(git ls-files '*.c' '*.h' | xargs wc -l | awk '$2 != "total" && ($1 > 600 || ($2 ~ /(^|\/)main\.c$/ && $1 > 150)) { printf "%s (%d) ", $2, $1 }')
+[ -z "$long" ] && echo "PASS no file over 600 lines, no main.c over 150" || echo "FAIL too long: $long"
