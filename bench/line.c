@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum metric { UP_COLD, UP_FIRST, UP_WARM, CREATE_BOOT, RUN, SHELL, METRICS };
+enum metric { UP_COLD, UP_FIRST, UP_WARM, CREATE, RUN, SHELL, METRICS };
 
 struct line {
     const struct bench_options *o;
@@ -111,7 +111,7 @@ static int measure_sandbox(struct line *l)
     for (int i = 0; i < 20 && r == 0; i++) {
         r = create(l, api, id, token, &us);
         if (r == 0) {
-            series_add(&l->s[CREATE_BOOT], (double)us / 1000);
+            series_add(&l->s[CREATE], (double)us / 1000);
             r = kill_sandbox(l, api, id);
         }
     }
@@ -171,9 +171,8 @@ int bench_line(const struct bench_options *o, struct err *e)
 {
     struct line l = {.o = o, .e = e};
     static const struct series names[METRICS] = {
-        [UP_COLD] = {"up-cold", "s"}, [UP_FIRST] = {"up-first", "s"},
-        [UP_WARM] = {"up-warm", "s"}, [CREATE_BOOT] = {"create-boot", "ms"},
-        [RUN] = {"run", "ms"},        [SHELL] = {"shell-in-guest", "ms"}};
+        [UP_COLD] = {"up-cold", "s"}, [UP_FIRST] = {"up-first", "s"}, [UP_WARM] = {"up-warm", "s"},
+        [CREATE] = {"create", "ms"},  [RUN] = {"run", "ms"},          [SHELL] = {"shell-in-guest", "ms"}};
     memcpy(l.s, names, sizeof names);
     l.loop = loop_new();
     if (!l.loop || fiber_start(l.loop, 1, e) < 0)
