@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -83,9 +84,11 @@ static int on_spawn(struct server *s, const Cube__Jailer__V1__Spawn *q, struct a
         return -1;
     vm_socket_path(s->o, v->name, a->socket);
     a->fds[0] = fcntl(v->pidfd, F_DUPFD_CLOEXEC, 3);
+    if (a->fds[0] < 0)
+        return err_sys(e, ERR_CAPACITY, "pass %s on", v->name);
     a->fds[1] = seqpacket_connect(a->socket, e);
     a->nfds = 2;
-    if (a->fds[0] < 0 || a->fds[1] < 0)
+    if (a->fds[1] < 0)
         return -1;
     cube__jailer__v1__spawned__init(&a->body.spawned);
     a->body.spawned.name = v->name;
@@ -159,11 +162,15 @@ static int on_make_tap(struct server *s, const char *name, struct answer *a, str
 
     if (!name_ok(name, TAP_NAME_MAX))
         return err_set(e, ERR_INVALID, "bad TAP name");
+    bool ours = tap_recorded(s->o, name);
     if (tap_record(s->o, name, true, e) < 0)
         return -1;
     int fd = tap_make(name, &ifindex, e);
-    if (fd < 0)
+    if (fd < 0) { /* an interface of this name may be somebody else's: it must not look like one of ours */
+        if (!ours)
+            tap_record(s->o, name, false, NULL);
         return -1;
+    }
     a->fds[0] = fd;
     a->nfds = 1;
     cube__jailer__v1__tap_made__init(&a->body.tap);
@@ -396,6 +403,22 @@ static bool turn(struct server *s, struct pollfd *p)
     return true;
 }
 
+/* Two per VM are held, and a start needs a dozen more; the limit that shells and units give is far below. */
+static void raise_descriptors(void)
+{
+    const rlim_t need = 2 * VMS_MAX + 256;
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur >= need)
+        return;
+    if (setrlimit(RLIMIT_NOFILE, &(struct rlimit){need, r.rlim_max > need ? r.rlim_max : need}) == 0)
+        return;
+    r.rlim_cur = r.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &r);
+    log_warn("at most %llu open files: room for about %llu VMs", (unsigned long long)r.rlim_max,
+             (unsigned long long)r.rlim_max / 2);
+}
+
 int serve(const struct options *o, struct err *e)
 {
     static struct pollfd p[P_VMS + 2 * VMS_MAX];
@@ -410,6 +433,7 @@ int serve(const struct options *o, struct err *e)
     sigaddset(&set, SIGINT);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    raise_descriptors();
     s.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     s.listener = seqpacket_listen(o->socket, (uid_t)o->node_uid, (gid_t)o->node_gid, e);
     if (s.signals < 0 || s.listener < 0)

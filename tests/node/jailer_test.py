@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""cube-jailer alone, asked over its socket as cube-node does: what a restart of it keeps, and what a request that fails leaves."""
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = pathlib.Path(os.environ.get("CUBE_BUILD_DIR", "build"))
+NODE_UID = 59002
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out, n = out + bytes([n & 127 | 128]), n >> 7
+    return out + bytes([n])
+
+
+def field(number, value):
+    """One field of a protobuf message: a number, or bytes."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def parse(data):
+    """The fields of a message, number → last value."""
+    found, at = {}, 0
+
+    def take():
+        nonlocal at
+        n = shift = 0
+        while True:
+            n |= (data[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 128:
+                return n
+    while at < len(data):
+        key = take()
+        value = take()
+        if key & 7 == 2:
+            value, at = data[at:at + value], at + value
+        found[key >> 3] = value
+    return found
+
+
+class Jailer:
+    def __init__(self, limit=None):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="N-jailer-", dir="/tmp"))
+        os.chmod(self.dir, 0o755)
+        (self.dir / "run").mkdir()
+        (self.dir / "cube.yaml").write_text(f"common:\n  run_dir: {self.dir}/run\n  state_dir: {self.dir}/state\n"
+                                            f"jailer:\n  cgroup: {self.dir.name}\n")
+        self.args = [BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml"]
+        self.limit = limit
+        self.start()
+
+    def start(self):
+        path = self.dir / "run/jailer.sock"
+        path.unlink(missing_ok=True)
+        log = open(self.dir / "log", "ab")
+        set_limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, self.limit)) if self.limit else None
+        self.process = subprocess.Popen(self.args, stdout=log, stderr=log, preexec_fn=set_limit)
+        end = time.monotonic() + 10
+        while True:
+            assert self.process.poll() is None, (self.dir / "log").read_text()
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                self.socket.connect(str(path))
+                break
+            except OSError:
+                assert time.monotonic() < end, "the jailer does not listen"
+                time.sleep(0.01)
+        self.ask(2, field(1, 1))
+
+    def ask(self, operation, body):
+        """Sends a request, returns the fields of its reply."""
+        self.socket.send(field(1, 1) + field(operation, body))
+        while True:
+            data, fds, _, _ = socket.recv_fds(self.socket, 1 << 20, 4)
+            for fd in fds:
+                os.close(fd)
+            reply = parse(data)
+            if reply.get(1) == 1:  # the rest are events
+                return reply
+
+    def restart(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.socket.close()
+        self.start()
+
+    def down(self):
+        self.process.terminate()
+        self.process.wait()
+        subprocess.run([*self.args, "--sweep"], capture_output=True)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def the_nodes_pins_stay_the_nodes_over_a_restart():
+    j = Jailer()
+    try:
+        for _ in range(2):
+            st = (j.dir / "run/bpf").stat()
+            assert (st.st_uid, st.st_gid, st.st_mode & 0o777) == (NODE_UID, NODE_UID, 0o700), (st.st_uid, st.st_gid, oct(st.st_mode))
+            j.restart()
+    finally:
+        j.down()
+
+
+def an_interface_of_another_is_never_ours():
+    name = "jt" + os.urandom(3).hex()
+    subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", name + "p"], check=True)
+    j = Jailer()
+    try:
+        assert 2 in j.ask(6, field(1, name.encode())), "a TAP with the name of another interface was made"
+        assert j.ask(7, field(1, name.encode())).get(2) == b"not_found"
+        assert os.path.exists(f"/sys/class/net/{name}"), "the jailer removed an interface that it did not make"
+    finally:
+        subprocess.run(["ip", "link", "del", name], stderr=subprocess.DEVNULL)
+        j.down()
+
+
+def it_takes_the_descriptors_that_its_vms_need():
+    """Shells and units give 1,024, and two per VM are held. Without CAP_SYS_RESOURCE the hard limit is what there is."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    j = Jailer(limit=(256, hard))
+    try:
+        now, most = resource.prlimit(j.process.pid, resource.RLIMIT_NOFILE)
+        assert now >= 2 * 4096 or now == most > 256, (now, most)
+    finally:
+        j.down()
+
+
+def main():
+    if os.geteuid() != 0:
+        print("SKIP jailer_test.py: root is needed")
+        return 0
+    failed = 0
+    for test in (the_nodes_pins_stay_the_nodes_over_a_restart, an_interface_of_another_is_never_ours,
+                 it_takes_the_descriptors_that_its_vms_need):
+        try:
+            test()
+            print(f"PASS {test.__name__}", flush=True)
+        except (AssertionError, OSError, subprocess.SubprocessError) as e:
+            failed = 1
+            print(f"FAIL {test.__name__}: {e}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
