@@ -193,6 +193,10 @@ static bool head_take(struct back *b, const char *p, size_t n)
     }
     b->scan = (struct http_scan){0};
     if (m->status < 200 && m->status != 101) {
+        if (!exchange_interim(x, n)) {
+            back_lost(b);
+            return false;
+        }
         x->front->interim(x, m);
         return b->x == x;
     }

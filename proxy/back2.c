@@ -74,6 +74,8 @@ static int head_take(struct back2 *h, bool end)
     if (text.failed || http_parse_response(text.data, text.len, m) != 0 || m->status == 101)
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     if (m->status < 200) {
+        if (!exchange_interim(x, text.len))
+            return NGHTTP2_ERR_CALLBACK_FAILURE;
         x->front->interim(x, m);
         return 0;
     }

@@ -509,3 +509,12 @@ void exchange_answered(struct exchange *x, int status)
     x->state = X_ANSWERING;
     head_release(x);
 }
+
+/* Interim answers are not body bytes: no window and no full buffer of the client's holds them back, so what
+ * waits of them is bounded by their number. */
+bool exchange_interim(struct exchange *x, size_t n)
+{
+    enum { INTERIM_MAX = 65536, INTERIM_COST = 128 };
+    x->interim += (uint32_t)n + INTERIM_COST;
+    return x->interim <= INTERIM_MAX;
+}

@@ -215,6 +215,7 @@ struct exchange {
     bool connect_proto; /* Connect errors echo the codec */
     int status;
     uint32_t reset_code; /* HTTP/2 error code that the service's reset carried */
+    uint32_t interim;    /* what its interim answers (1xx) take, see exchange_interim */
     int64_t wake_ms;
     int64_t start_us, routed_us, connected_us, first_us;
     uint64_t bytes_in, bytes_out;
@@ -257,6 +258,9 @@ void exchange_cancel(struct exchange *x);
 void exchange_done(struct exchange *x);
 /** The answer's final head arrived: sets the phase times; the kept request head is released. */
 void exchange_answered(struct exchange *x, int status);
+/** An interim answer (1xx) whose head has `n` bytes is to be passed on. false: the service has sent more of
+ * them than an exchange may hold for a client that does not read; its connection is to be given up. */
+bool exchange_interim(struct exchange *x, size_t n);
 /** The parked exchange goes on with sandbox->route. */
 void exchange_routed(struct exchange *x);
 

@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import sys
+import threading
 import time
 
 from check import check, equal, run, test
@@ -274,6 +275,49 @@ def floods_that_nobody_reads_end_or_wait(c, sb, svc):
     k.close()
     grown = rss_now(c.proxies[0]) - before
     check(SANITIZED or grown <= 8, "memory grew by %.1f MiB" % grown)
+    alive(c, sb)
+
+
+class Endless:
+    """A service that answers with interim heads for ever. `most` bytes at the most, so that a proxy without a bound fails this and no more."""
+
+    def __init__(self, most):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port, self.most, self.sent, self.open = self.listener.getsockname()[1], most, 0, True
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        head = b"HTTP/1.1 103 Early Hints\r\nLink: <" + b"x" * 6000 + b">\r\n\r\n"
+        s = self.listener.accept()[0]
+        s.settimeout(10)
+        s.recv(65536)
+        try:
+            while self.sent < self.most:
+                s.sendall(head)
+                self.sent += len(head)
+        except OSError:
+            pass
+        self.open = False
+        s.close()
+
+
+@test
+def interim_answers_that_nobody_reads_are_bounded(c, sb, svc):
+    for h2 in (False, True):
+        endless = Endless(48 * MiB)
+        sb2, vm = c.sandbox({8000: endless.port})
+        before = rss_now(c.proxies[0])
+        if h2:
+            k = H2(c).send(frame(HEADERS, END_HEADERS | END_STREAM, 1, request(sb2)))
+        else:
+            k = Raw(c).send("GET / HTTP/1.1\r\n%s\r\n" % by(sb2))
+        wait_for(lambda: not endless.open, why="the end of the interim answers")
+        grown = rss_now(c.proxies[0]) - before
+        print("   %.1f MiB of interim answers, the proxy holds %.1f MiB" % (endless.sent / MiB, grown))
+        check(SANITIZED or grown <= 8, "memory grew by %.1f MiB" % grown)
+        k.f.close()
+        k.s.close()
+        c.end(vm)
     alive(c, sb)
 
 
