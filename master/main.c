@@ -58,6 +58,7 @@ static int start(struct loop *l, struct err *e)
     rpc_server_add(m->server, sandboxes_methods, m);
     rpc_server_add(m->server, snapshots_methods, m);
     rpc_server_add(m->server, catalog_methods, m);
+    rpc_server_add(m->server, team_methods, m);
     rpc_server_add(m->server, templates_methods, m);
     rpc_server_add(m->server, nodes_methods, m);
     rpc_server_add(m->server, link_methods, m);

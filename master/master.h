@@ -128,7 +128,7 @@ void route_event_seen(struct master *m, const char *id); /* from the follower of
 
 /* ---- services ---- */
 extern const struct rpc_method sandboxes_methods[], snapshots_methods[], catalog_methods[],
-    templates_methods[], nodes_methods[], link_methods[];
+    templates_methods[], team_methods[], nodes_methods[], link_methods[];
 
 extern const struct config_key master_config_keys[];
 int master_config_check(const struct master_config *c, struct err *e);

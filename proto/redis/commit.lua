@@ -52,6 +52,20 @@ end
 local node, team = now_value('node'), now_value('team')
 local spec = STATE[to]
 
+-- For the team's metrics: per minute, in a hash per hour, "<most at once> <at its end> <starts>"; `first` is what the team had when the hour's
+-- first entry was made.
+local function team_minute(t, have, sign)
+  local minute = math.floor(now / 60000)
+  local hour, field = key('tm', t, text(math.floor(minute / 60))), text(minute % 60)
+  local most, starts = string.match(redis.call('HGET', hour, field) or '', '^(%d+) %d+ (%d+)$')
+  if not most then
+    most, starts = math.max(0, have - sign), 0
+    if redis.call('HSETNX', hour, 'first', text(most)) == 1 then redis.call('PEXPIRE', hour, 8 * 86400000) end
+  end
+  have = math.max(0, have)
+  redis.call('HSET', hour, field, text(math.max(num(most), have)) .. ' ' .. text(have) .. ' ' .. text(num(starts) + (sign > 0 and 1 or 0)))
+end
+
 -- Everything that can refuse comes before the first write.
 local creating = to == 'creating' and moves
 local holds = to == 'creating' or to == 'running' or to == 'pausing' or to == 'resuming'
@@ -150,7 +164,7 @@ if holds and held_on ~= node then
 end
 if counted ~= (old.counted == '1') then
   local sign, use = counted and 1 or -1, key('use', team)
-  redis.call('HINCRBY', use, 'sandboxes', sign)
+  team_minute(team, redis.call('HINCRBY', use, 'sandboxes', sign), sign)
   redis.call('HINCRBY', use, 'vcpus', text(sign * vcpus))
   redis.call('HINCRBY', use, 'memory_mib', text(sign * nominal))
   set.counted = counted and '1' or ''

@@ -1,4 +1,5 @@
 // Every endpoint of cube-api against a real master, Redis and simulated nodes: statuses, bodies, headers.
+import { execFileSync } from 'node:child_process'
 import { equal, ok, test, until } from '../e2e/check.mjs'
 import { Control } from '../lib/control.mjs'
 
@@ -77,7 +78,6 @@ const LATER = {
     'template_tags_groups',
   'promoted templates': 'template_defaults',
   'template visibility': 'template_update_v2 template_update_v1',
-  'team metrics': 'team_metrics team_metrics_max',
   volumes: 'volume_list volume_create volume_get volume_delete volume_path_get volume_path_update volume_path_delete volume_dir_list ' +
     'volume_dir_create volume_file_read volume_file_write',
   secrets: 'secret_list secret_create secret_get secret_update secret_delete',
@@ -303,6 +303,40 @@ await test('api: the operator counts what runs, over all teams', async () => {
   isError(await call('GET', '/admin/sandboxes/running-counts'), 403, 'operator', 'a team key')
   for (const s of made) await call('DELETE', `/sandboxes/${s.sandboxID}`, undefined, { 'X-API-Key': key })
   ok(!('counted' in await counts()), 'none runs')
+})
+
+await test('api: metrics of the own team, minute by minute', async () => {
+  const headers = { 'X-API-Key': await teamKey('measured') }
+  const of = async (query, path = '') => {
+    const r = await call('GET', `/teams/measured/metrics${path}?${query}`, undefined, headers)
+    equal(r.status, 200, r.text)
+    return r.json
+  }
+  // Three hours ago it had three, in minute 10 two more came and one went, in minute 30 the last four went.
+  const hour = Math.floor(Date.now() / 3600000) - 3, at = (minute) => (hour * 60 + minute) * 60
+  execFileSync('redis-cli', ['-p', String(c.ports.redis), 'HSET', `{c0}:tm:measured:${hour}`, 'first', '3', '10', '5 4 2', '30', '4 0 0'])
+  const then = `start=${at(9)}&end=${at(31) + 59}`
+  const minutes = await of(then)
+  equal(minutes.map((p) => p.concurrentSandboxes), [3, 5, ...Array(20).fill(4), 0], 'sandboxes at once')
+  equal(minutes.map((p) => p.sandboxStartRate), [0, 0.0333, ...Array(21).fill(0)], 'starts per second')
+  equal([minutes[1].timestampUnix, minutes[1].timestamp], [at(10), new Date(at(10) * 1000).toISOString()], 'the second minute')
+  equal(await of(`${then}&metric=concurrent_sandboxes`, '/max'), { timestamp: new Date(at(10) * 1000).toISOString(), timestampUnix: at(10), value: 5 }, 'most')
+  equal((await of(`${then}&metric=sandbox_start_rate`, '/max')).value, 0.0333, 'highest rate')
+  equal((await of(`start=${at(40)}&end=${at(41)}`)).map((p) => p.concurrentSandboxes), [0, 0], 'after the last change')
+  ok((await of('start=0')).length <= 1000, 'an answer about all time stays small')
+  equal(await of(`start=${at(0) + 86400 * 365}&end=${at(0) + 86400 * 366}`), [], 'the future')
+  // And what happens now.
+  const start = Math.floor(Date.now() / 1000)
+  const made = await Promise.all([1, 2].map(() => create({}, headers)))
+  for (const s of made) await call('DELETE', `/sandboxes/${s.sandboxID}`, undefined, headers)
+  await create({}, headers)
+  const now = await of(`start=${start}`)
+  equal([Math.max(...now.map((p) => p.concurrentSandboxes)), (await of(`start=${start}&metric=concurrent_sandboxes`, '/max')).value], [2, 2], 'most at once')
+  ok((await of(`start=${start}&metric=sandbox_start_rate`, '/max')).value > 0, 'starts are counted')
+  for (const query of ['start=x', 'start=5&end=4', 'end=-1']) isError(await call('GET', `/teams/measured/metrics?${query}`, undefined, headers), 400, 'validation error', query)
+  isError(await call('GET', '/teams/measured/metrics/max', undefined, headers), 400, "'metric'", 'no metric')
+  isError(await call('GET', '/teams/measured/metrics/max?metric=cpu', undefined, headers), 400, "'metric'", 'unknown metric')
+  isError(await call('GET', '/teams/measured/metrics'), 403, 'another team', 'of another team')
 })
 
 await test('api: keys are made, used, listed and revoked', async () => {
