@@ -133,14 +133,14 @@ export class Cluster {
   config(section, extra) {
     const keys = { listen: `127.0.0.1:${extra.port}`, admin_listen: `127.0.0.1:${extra.admin}`, ...extra.keys };
     const file = path.join(this.dir, `${section}-${extra.port}.yaml`);
-    fs.writeFileSync(file, `common:\n  redis: "${this.redisAddress || `127.0.0.1:${this.redisPort}`}"\n  state_dir: "${this.dir}"\n  log_level: info\n` +
+    fs.writeFileSync(file, `common:\n  redis: "${this.redisAddress || `${process.env.CUBE_REDIS_HOST || '127.0.0.1'}:${this.redisPort}`}"\n  state_dir: "${this.dir}"\n  log_level: info\n` +
       `${section}:\n` + Object.entries(keys).map(([k, v]) => `  ${k}: ${JSON.stringify(v)}\n`).join(''));
     return file;
   }
   async master(name = 'm1', keys = {}) {
     const port = this[`${name}Port`] || await freePort(), admin = await freePort();
     this[`${name}Port`] = port;
-    this.spawn(name, path.join(BUILD, 'master/cube-master'), ['--config', this.config('master', { port, admin, keys })]);
+    this.spawn(name, process.env.CUBE_MASTER_PROGRAM || path.join(BUILD, 'master/cube-master'), ['--config', this.config('master', { port, admin, keys })]);
     this[`${name}Admin`] = admin;
     await this.ready(name, port);
     return port;
@@ -156,7 +156,7 @@ export class Cluster {
     const port = await freePort(), admin = await freePort();
     this[`${name}Port`] = port;
     this[`${name}Admin`] = admin;
-    this.spawn(name, path.join(BUILD, 'lifecycle/cube-lifecycle'), ['--config', this.config('lifecycle', { port, admin, keys })]);
+    this.spawn(name, process.env.CUBE_LIFECYCLE_PROGRAM || path.join(BUILD, 'lifecycle/cube-lifecycle'), ['--config', this.config('lifecycle', { port, admin, keys })]);
     await until(`${name} is ready`, async () => (await fetch(`http://127.0.0.1:${admin}/readyz`)).status === 200, 20000);
     return port;
   }
@@ -204,6 +204,13 @@ export class Cluster {
   async end() {
     for (const c of this.clients) c.close();
     this.r?.end();
+    // Masters and lifecycles end by themselves, so that a sanitizer can say what they leave.
+    const daemons = [...this.procs].filter(([name, p]) => /^[ml]\d/.test(name) && p.exitCode === null && p.signalCode === null);
+    for (const [name, p] of daemons) {
+      p.kill('SIGTERM');
+      const end = await Promise.race([p.ended, sleep(20000)]);
+      if (end?.code !== 0) { failed++; console.log(`FAIL ${AREA}: ${name} ended with ${JSON.stringify(end)} after SIGTERM`); }
+    }
     for (const [name] of [...this.procs]) await this.kill(name);
     let bad = '';
     for (const f of fs.readdirSync(this.dir)) {

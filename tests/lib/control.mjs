@@ -114,7 +114,7 @@ export class Control {
 
   async master(i = 0) {
     const m = this.masters[i]
-    this.run(`master${i}`, join(build, 'master/cube-master'), ['--config', this.yaml(`master${i}`, {
+    this.run(`master${i}`, process.env.CUBE_MASTER_PROGRAM ?? join(build, 'master/cube-master'), ['--config', this.yaml(`master${i}`, {
       listen: `127.0.0.1:${m.port}`, admin_listen: `127.0.0.1:${m.admin}`, report_interval: '200ms', ...this.options.master })])
     await until(() => listening(m.port), 30000, 'cube-master')
   }
@@ -129,7 +129,7 @@ export class Control {
   }
 
   async lifecycle() {
-    this.run('lifecycle', join(build, 'lifecycle/cube-lifecycle'), ['--config', this.yaml('lifecycle', {
+    this.run('lifecycle', process.env.CUBE_LIFECYCLE_PROGRAM ?? join(build, 'lifecycle/cube-lifecycle'), ['--config', this.yaml('lifecycle', {
       listen: `127.0.0.1:${this.ports.lifecycle}`, admin_listen: `127.0.0.1:${this.ports.lifecycleAdmin}`,
       master: this.masters.map((m) => `127.0.0.1:${m.port}`).join(',') })])
     await until(() => listening(this.ports.lifecycle), 30000, 'cube-lifecycle')
@@ -212,9 +212,13 @@ export class Control {
       api.kill('SIGTERM')
       await Promise.race([api.ended, new Promise((resolve) => setTimeout(resolve, 30000))])
     }
+    // Masters and lifecycle end by themselves, so that a sanitizer can say what they leave.
+    const daemons = [...this.processes].filter(([name, p]) => /^(master\d|lifecycle)/.test(name) && p.code === undefined).map(([, p]) => p)
+    for (const p of daemons) p.kill('SIGTERM')
+    await Promise.race([Promise.all(daemons.map((p) => p.ended)), new Promise((resolve) => setTimeout(resolve, 20000))])
+    const found = daemons.filter((p) => p.code !== 0).map((p) => `a daemon ended with ${p.code} after SIGTERM`)
     this.kill()
     await Promise.all([...this.processes.values()].map((p) => p.ended))
-    const found = []
     for (const name of this.processes.keys()) {
       const text = readFileSync(join(this.dir, `${name}.log`), 'utf8')
       if (/ERROR: AddressSanitizer|ERROR: LeakSanitizer|WARNING: ThreadSanitizer|runtime error:/.test(text)) found.push(`${name}: ${text.slice(0, 4000)}`)

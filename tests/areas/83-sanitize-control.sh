@@ -1,0 +1,36 @@
+# cube-master and cube-lifecycle under AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer, through their black-box tests, and
+# with cube-api against the hostile client.
+# Both run one loop whose fibers ThreadSanitizer is told of; the one other thread resolves host names, so Redis has a name here, not a number.
+# limit: 600 s
+set -u
+cd "$CUBE_ROOT" || exit 1
+CUBE_NODE_MODULES=$(tests/lib/node_modules.sh tests/control | tail -n 1)/node_modules
+export CUBE_NODE_MODULES CUBE_REDIS_HOST=localhost
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=0:suppressions=$CUBE_ROOT/tests/tsan.supp
+
+# run KIND SANITIZERS TSAN_SHIMS SUITE...
+run() {
+    kind=$1
+    build=$CUBE_ROOT/build-$kind
+    if [ ! -f "$build/build.ninja" ]; then
+        CC="ccache gcc" meson setup "$build" -Db_sanitize="$2" -Db_lundef=false -Dwerror=false -Dtsan_shims="$3" >/dev/null || {
+            echo "FAIL $kind: meson setup"
+            return
+        }
+    fi
+    nice -n 5 ninja -j2 -C "$build" master/cube-master lifecycle/cube-lifecycle api/cube-api || {
+        echo "FAIL $kind: build"
+        return
+    }
+    shift 3
+    export CUBE_MASTER_PROGRAM=$build/master/cube-master CUBE_LIFECYCLE_PROGRAM=$build/lifecycle/cube-lifecycle
+    for suite in "$@"; do
+        CUBE_TEST_AREA=$kind timeout 200 node "tests/control/$suite.mjs" || echo "FAIL $kind: $suite.mjs ended with status $?"
+    done
+    CUBE_API_PROGRAM=$build/api/cube-api timeout 200 node tests/api/hostile.mjs | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"
+}
+
+run asan address,undefined false line limits snapshots faults
+run tsan thread true line snapshots
+exit 0
