@@ -35,6 +35,12 @@ async function until(condition, ms, what) {
   }
 }
 
+// A timer that was not needed would keep the test's process until it fires.
+function within(ms, promise) {
+  let timer
+  return Promise.race([promise, new Promise((resolve) => { timer = setTimeout(resolve, ms) })]).finally(() => clearTimeout(timer))
+}
+
 function listening(port) {
   return new Promise((resolve) => {
     const s = connect(port, '127.0.0.1', () => { s.destroy(); resolve(true) })
@@ -210,12 +216,12 @@ export class Control {
     const api = this.processes.get('api')
     if (api && api.code === undefined) {
       api.kill('SIGTERM')
-      await Promise.race([api.ended, new Promise((resolve) => setTimeout(resolve, 30000))])
+      await within(30000, api.ended)
     }
     // Masters and lifecycle end by themselves, so that a sanitizer can say what they leave.
     const daemons = [...this.processes].filter(([name, p]) => /^(master\d|lifecycle)/.test(name) && p.code === undefined).map(([, p]) => p)
     for (const p of daemons) p.kill('SIGTERM')
-    await Promise.race([Promise.all(daemons.map((p) => p.ended)), new Promise((resolve) => setTimeout(resolve, 20000))])
+    await within(20000, Promise.all(daemons.map((p) => p.ended)))
     const found = daemons.filter((p) => p.code !== 0).map((p) => `a daemon ended with ${p.code} after SIGTERM`)
     this.kill()
     await Promise.all([...this.processes.values()].map((p) => p.ended))
