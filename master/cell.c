@@ -288,8 +288,8 @@ int cell_start(struct master *m, struct err *e)
     the_master = m;
     m->redis = redis_new(m->loop, &rc);
     m->redis_durable = redis_new(m->loop, &rc);
-    if (!m->redis || !m->redis_durable ||
-        !redis_stream_follow(m->loop, &rc, stream, "$", on_event, on_gap, m))
+    m->events = redis_stream_follow(m->loop, &rc, stream, "$", on_event, on_gap, m);
+    if (!m->redis || !m->redis_durable || !m->events)
         return err_set(e, ERR_INVALID, "connecting to Redis at \"%s\": the address is not understood",
                        m->cfg.redis);
     redis_on_state(m->redis, on_redis_state, m);

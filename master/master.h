@@ -34,6 +34,7 @@ struct master {
     struct master_config cfg;
     struct redis *redis;
     struct redis *redis_durable; /* commits that wait for a replica: WAIT holds up a whole connection */
+    struct redis_stream *events; /* changes of routes, also by other masters */
     unsigned replicas;           /* of Redis, as of the last look */
     struct rpc_creds *creds;
     struct rpc_server *server;

@@ -143,20 +143,24 @@ await test('hostile: 50 clients pause, connect, set timeouts, snapshot and kill 
 })
 
 await test('hostile: 400 half-open and half-sent connections do not slow the others', async () => {
+  const median = async () => {
+    const times = []
+    for (let i = 0; i < 50; i++) {
+      const t = performance.now()
+      equal((await get('/v2/sandboxes')).status, 200, 'list')
+      times.push(performance.now() - t)
+    }
+    return times.sort((a, b) => a - b)[25]
+  }
+  const alone = await median()
   const sockets = Array.from({ length: 400 }, (_, i) => {
     const s = net.connect(c.apis[0].port, '127.0.0.1')
     s.on('error', () => {})
     s.write(['', 'G', 'GET /sandboxes HTTP/1.1\r\nX-API-Key: ', `POST /v2/sandboxes HTTP/1.1\r\nX-API-Key: ${c.apiKey}\r\nContent-Length: 1000000\r\n\r\n{"a":"`][i % 4])
     return s
   })
-  const times = []
-  for (let i = 0; i < 50; i++) {
-    const t = performance.now()
-    equal((await get('/v2/sandboxes')).status, 200, 'list')
-    times.push(performance.now() - t)
-  }
-  times.sort((a, b) => a - b)
-  ok(times[25] < 100, `the median of others' answers is ${times[25]} ms`)
+  const beside = await median()
+  ok(beside < Math.max(100, 10 * alone), `the median of others' answers is ${beside} ms, alone it was ${alone} ms`)
   for (const s of sockets) s.destroy()
   const slow = net.connect(c.apis[0].port, '127.0.0.1') // asks a thousand times and reads nothing
   slow.pause()
@@ -173,10 +177,8 @@ await test('hostile: nothing is left behind', async () => {
     const nodes = (await send({ method: 'GET', admin: true }, '/cube/v1/nodes')).json
     return nodes.every((n) => Object.values(n.reserved).every((v) => v === 0))
   }, 30_000, 'nothing is reserved')
-  for (const { adminUrl } of c.apis) {
-    const text = await (await fetch(adminUrl + '/metrics')).text()
-    equal(Number(/^cube_api_requests_in_flight (\d+)$/m.exec(text)[1]), 0, 'requests in flight')
-  }
+  for (const { adminUrl } of c.apis)
+    await until(async () => /^cube_api_requests_in_flight 0$/m.test(await (await fetch(adminUrl + '/metrics')).text()), 30_000, 'no request is in flight')
 })
 const left = await c.stop()
 await test('api: the hostile client leaves no sanitizer report', async () => equal(left, [], 'left'))

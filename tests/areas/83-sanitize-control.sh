@@ -31,6 +31,7 @@ run() {
     CUBE_API_PROGRAM=$build/api/cube-api timeout 200 node tests/api/hostile.mjs | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"
 }
 
-run asan address,undefined false line limits snapshots faults
+# One thread: what libh2o keeps per thread is lost with a thread that ends, which only looks like a leak.
+CUBE_API_THREADS=1 run asan address,undefined false line limits snapshots faults
 run tsan thread true line snapshots
 exit 0

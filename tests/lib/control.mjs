@@ -227,7 +227,8 @@ export class Control {
     await Promise.all([...this.processes.values()].map((p) => p.ended))
     for (const name of this.processes.keys()) {
       const text = readFileSync(join(this.dir, `${name}.log`), 'utf8')
-      if (/ERROR: AddressSanitizer|ERROR: LeakSanitizer|WARNING: ThreadSanitizer|runtime error:/.test(text)) found.push(`${name}: ${text.slice(0, 4000)}`)
+      const at = text.search(/ERROR: AddressSanitizer|ERROR: LeakSanitizer|WARNING: ThreadSanitizer|runtime error:/)
+      if (at >= 0) found.push(`${name}: ${text.slice(at, at + 4000)}`)
     }
     if (api && api.code !== 0) found.push(`api ended with ${api.code}`)
     if (!process.env.KEEP) rmSync(this.dir, { recursive: true, force: true })
