@@ -69,8 +69,11 @@ enum commit_outcome commit_settle(struct commit *c, const struct record *r, enum
             return COMMIT_OK;
         }
         if (now.state != r->state || now.gen != r->gen || strcmp(now.owner, c->m->instance) != 0) {
-            err_set(e, now.state >= STATE_KILLING ? ERR_NOT_FOUND : ERR_CONFLICT,
-                    "the sandbox became %s meanwhile", state_table[now.state].name);
+            if (now.state >= STATE_KILLING)
+                err_set(e, ERR_NOT_FOUND, "sandbox %s not found: it is %s", r->id,
+                        state_table[now.state].name);
+            else
+                err_set(e, ERR_CONFLICT, "the sandbox became %s meanwhile", state_table[now.state].name);
             return COMMIT_CONFLICT;
         }
         commit_rev(c, now.rev);

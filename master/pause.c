@@ -263,9 +263,9 @@ static void resume_refused(struct master *m, struct record *r, const char *why)
     commit_settle(&c, r, STATE_PAUSED, &res, &e);
 }
 
-/* One node restores it; `r` was committed as `resuming`. */
+/* One node restores it; `r` was committed as `resuming`. `*overtaken`: it did, but the record had moved on. */
 static int node_restore(struct master *m, struct record *r, bool reboot, int64_t timeout, const char *trace,
-                        struct err *e)
+                        bool *overtaken, struct err *e)
 {
     uint8_t ticket[32];
     char token[65] = "";
@@ -289,8 +289,10 @@ static int node_restore(struct master *m, struct record *r, bool reboot, int64_t
     if (rc < 0)
         return -1;
     rc = ops_reply_check((Cube__Node__V1__StartReply *)reply, r->gen, e);
-    if (rc == 0)
+    if (rc == 0) {
         rc = resume_end(m, r, (Cube__Node__V1__StartReply *)reply, timeout, m->now_ms() - begin, e);
+        *overtaken = rc < 0 && (e->code == ERR_CONFLICT || e->code == ERR_NOT_FOUND);
+    }
     protobuf_c_message_free_unpacked(reply, NULL);
     if (rc < 0 && e->code != ERR_UNAVAILABLE)
         node_drop_later(m, r->node, r->id, r->gen, "the resume was overtaken");
@@ -313,12 +315,13 @@ static int resume_here(struct master *m, struct record *r, const Cube__Master__V
     if (r->idle_ms > 0)
         timeout = r->idle_ms;
     uint64_t gen = r->gen + 1;
+    bool overtaken = false;
     struct inflight busy;
     inflight_begin(&busy, m, r->id);
     for (int tries = 0; tries < 3; tries++) {
         if (resume_commit(m, r, gen, *req->reason ? req->reason : "asked by the user", trace, e) < 0)
             break;
-        if (node_restore(m, r, req->reboot, timeout, trace, e) == 0) {
+        if (node_restore(m, r, req->reboot, timeout, trace, &overtaken, e) == 0) {
             inflight_end(&busy);
             return 0;
         }
@@ -328,7 +331,7 @@ static int resume_here(struct master *m, struct record *r, const Cube__Master__V
         gen = known + 1;
     }
     inflight_end(&busy);
-    if (r->state != STATE_RESUMING)
+    if (r->state != STATE_RESUMING || overtaken)
         return -1;
     if (unknown_effect(e) || e->code == ERR_STALE_GENERATION)
         op_reconcile_later(m, r->id);
