@@ -43,7 +43,7 @@ static void apply(struct node *n, const char *line)
         sb->last_activity_ms = at;
         sb->changed = true;
     }
-    if (open && strcmp(sb->awake, "stream") != 0) {
+    if (open && !*sb->awake) {
         sb->awake = "stream";
         sb->changed = true;
     } else if (!open && strcmp(sb->awake, "stream") == 0) {

@@ -71,11 +71,12 @@ static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m,
     sb->cpu_milli = (uint32_t)(p->cpu_used_pct * 10.0);
     sb->rss_mib = v->rss_bytes >> 20;
     s->busy = p->cpu_used_pct > IDLE_PCT;
-    sb->awake = sb->open_streams         ? "stream"
-                : h->exec_sessions       ? "exec"
-                : network_active(sb->vm) ? "egress"
-                : s->busy                ? "cpu"
-                                         : "";
+    /* A command or terminal that runs counts whether somebody is connected to it or not. */
+    sb->awake = h->exec_sessions || h->processes ? "exec"
+                : sb->open_streams               ? "stream"
+                : network_active(sb->vm)         ? "egress"
+                : s->busy                        ? "cpu"
+                                                 : "";
     if (*sb->awake) {
         sb->last_activity_ms = p->ts_ms;
         sb->changed = true; /* told with the next report, not at once */
