@@ -77,10 +77,8 @@ static bool take_over(struct sandbox *sb, const Cube__Node__V1__Record *r, struc
     sb->vm = vm;
     vm->owner = sb;
     network_adopt(n, sb, vm);
-    if (sb->state == SB_STATE(PAUSING)) {
-        vm_set_frozen(vm, false, NULL); /* the pause was not finished: nothing of it was published */
-        sb->state = SB_STATE(RUNNING);
-    }
+    vm_set_frozen(vm, false, NULL); /* a pause or a snapshot that was not finished held it */
+    sb->state = SB_STATE(RUNNING);
     fiber_spawn(greet_guest, sb);
     return true;
 }
@@ -117,12 +115,13 @@ static void settle(struct node *n, const Cube__Node__V1__Record *r)
         break;
     case SB_STATE(KILLING):
         vm_unpublish(n, sb->id);
-        sandbox_drop_pause(sb);
         sandbox_set_state(sb, SB_STATE(KILLED), sb->reason, NULL);
         break;
     default:
         break; /* paused and ended ones have no VM */
     }
+    if (sb->state == SB_STATE(RUNNING) || sb->state == SB_STATE(KILLED) || sb->state == SB_STATE(LOST))
+        sandbox_drop_pause(sb); /* used up, or never published */
 }
 
 struct names {
@@ -154,9 +153,13 @@ static void sweep_jailer(struct node *n)
     }
 }
 
+/* By the jailer's records: they are there before a TAP is, and stay when it went with the last who had it
+ * open. */
 static void sweep_taps(struct node *n)
 {
-    int fd = open("/sys/class/net", O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+    char path[300];
+    snprintf(path, sizeof path, "%s/jailer/tap", n->cfg.run_dir);
+    int fd = open(path, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
     struct names taps;
     if (fd < 0)
         return;
@@ -225,10 +228,13 @@ void adopt_all(struct node *n)
     for (size_t i = 0; i < ids.count; i++) {
         struct err why = {0};
         Cube__Node__V1__Record *r = NULL;
-        if (!id_sandbox_valid(ids.name[i], strlen(ids.name[i])) ||
-            record_load(n, ids.name[i], &r, &why) < 0) {
+        bool valid = id_sandbox_valid(ids.name[i], strlen(ids.name[i]));
+        if (valid)
+            record_tidy(n, ids.name[i]);
+        if (!valid || record_load(n, ids.name[i], &r, &why) < 0) {
             /* Kept for an operator to look at, but out of the way; its VM, if any, is an orphan now. */
-            log_fail(&why, "the record of %s cannot be used", ids.name[i]);
+            if (why.code != ERR_NOT_FOUND)
+                log_fail(&why, "the record of %s cannot be used", ids.name[i]);
             continue;
         }
         settle(n, r);

@@ -12,33 +12,40 @@
 
 struct dropped {
     struct node *node;
-    char artifact[96];
+    char away[STORE_AWAY_LEN];
     struct err error;
 };
 
-static int remove_artifact(void *arg)
+static int remove_rest(void *arg)
 {
     struct dropped *d = arg;
-    return store_remove(&d->node->store, d->artifact, &d->error);
+    return tree_remove(d->node->store.fd, d->away, &d->error);
 }
 
 static void drop(void *arg)
 {
     struct dropped *d = arg;
-    if (fiber_offload(remove_artifact, d) < 0)
-        log_fail(&d->error, "removing %s", d->artifact);
+    if (fiber_offload(remove_rest, d) < 0)
+        log_fail(&d->error, "removing %s", d->away);
     free(d);
 }
 
+/* The record names the snapshot until it is out of sight: a node that ends in between does this again. */
 void sandbox_drop_pause(struct sandbox *sb)
 {
+    char artifact[96];
     if (!*sb->snapshot_id)
         return;
     struct dropped *d = calloc(1, sizeof *d);
     if (!d)
         abort();
     d->node = sb->node;
-    snprintf(d->artifact, sizeof d->artifact, "snap/%s", sb->snapshot_id);
+    snprintf(artifact, sizeof artifact, "snap/%s", sb->snapshot_id);
+    if (store_hide(&sb->node->store, artifact, d->away, &d->error) < 0) {
+        log_fail(&d->error, "the pause of %s is used up", sb->id);
+        free(d);
+        return;
+    }
     sb->snapshot_id[0] = 0;
     sandbox_save(sb, false, NULL);
     fiber_spawn(drop, d);

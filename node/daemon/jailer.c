@@ -5,6 +5,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/net/fiber.h"
+#include "node/daemon/adopt.h"
 #include "node/daemon/peer.h"
 #include "node/daemon/vm.h"
 
@@ -80,6 +81,8 @@ static void keep_connected(void *arg)
             log_info("connected to the jailer at %s", j->node->cfg.jailer_socket);
             j->complained = false;
             catch_up(j);
+            if (j->node->ready)
+                sweep(j->node); /* what could not be ended while it was away */
         } else if (e.code && !j->complained) {
             log_fail(&e, "no jailer yet");
             j->complained = true;

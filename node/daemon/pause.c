@@ -258,6 +258,10 @@ int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube_
         return err_set(e, ERR_CONFLICT, "%s is not running", sb->id);
     struct saving s = {.sb = sb, .draft.fd = -1};
     snapshot_name(req->snapshot_id, snapshot_id);
+    char artifact[96];
+    snprintf(artifact, sizeof artifact, "snap/%s", snapshot_id);
+    if (store_presence(&n->store, artifact) != MISSING) /* publishing would keep what is there */
+        return err_set(e, ERR_CONFLICT, "there is a snapshot %s already", snapshot_id);
     if (saving_open(&s, snapshot_id, req->filesystem_only, e) < 0)
         return -1;
     snprintf(sb->snapshot_id, sizeof sb->snapshot_id, "%s", snapshot_id);

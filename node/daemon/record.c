@@ -74,6 +74,23 @@ int record_flush(struct node *n, const char *id, struct err *e)
     return 0;
 }
 
+void record_tidy(struct node *n, const char *id)
+{
+    _cleanup_close_ int dir = record_dir(n, id, false, NULL);
+    int fd = dir < 0 ? -1 : dup(dir);
+    _cleanup_closedir_ DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    bool whole = false;
+    if (!d)
+        return;
+    for (struct dirent *x; (x = readdir(d));) {
+        whole |= strcmp(x->d_name, "record") == 0;
+        if (strncmp(x->d_name, ".record.", 8) == 0) /* of file_replace */
+            unlinkat(dir, x->d_name, 0);
+    }
+    if (!whole)
+        unlinkat(n->sandboxes_fd, id, AT_REMOVEDIR); /* not when something else is in it */
+}
+
 int record_decode(const char *data, size_t len, const char *id, Cube__Node__V1__Record **out, struct err *e)
 {
     uint8_t sum[32];

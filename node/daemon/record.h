@@ -11,3 +11,6 @@ int record_load(struct node *n, const char *id, Cube__Node__V1__Record **out, st
 /** The bytes of a record, checked: checksum, format, and that it is this sandbox's. */
 int record_decode(const char *data, size_t len, const char *id, Cube__Node__V1__Record **out, struct err *e);
 void record_remove(struct node *n, const char *id);
+/** Removes what a node that was killed while it wrote left beside the record; and the directory when there
+ * never was one. */
+void record_tidy(struct node *n, const char *id);

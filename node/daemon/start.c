@@ -39,7 +39,7 @@ struct start {
     const Cube__Node__V1__StartRequest *req;
     struct sandbox *sb;
     struct image image;
-    bool restore;
+    bool restore, was_paused;
     const char *snapshot_id;
     Cube__Node__V1__Receipt *receipt;
     struct beside host, hello;
@@ -386,8 +386,7 @@ static void undo(struct start *s, const struct err *why)
     vm_unpublish(s->node, sb->id);
     sb->vm = NULL;
     vm_destroy(vm);
-    bool paused = s->restore && !*s->req->snapshot_id;
-    sandbox_set_state(sb, paused ? SB_STATE(PAUSED) : SB_STATE(FAILED), why->msg, NULL);
+    sandbox_set_state(sb, s->was_paused ? SB_STATE(PAUSED) : SB_STATE(FAILED), why->msg, NULL);
 }
 
 /* A create may name a snapshot as its template. */
@@ -429,6 +428,7 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
         return -1;
     s.sb = sb;
     s.snapshot_id = source_snapshot(n, req, restore, sb);
+    s.was_paused = sb->state == SB_STATE(PAUSED);
     sb->gen = req->gen;
     sb->kill_wanted = false;
     sandbox_enter(sb, restore ? SB_STATE(RESUMING) : SB_STATE(CREATING));
@@ -440,8 +440,8 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
                  &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .trace = req->trace, .err = e},
                  "start failed");
         undo(&s, e);
-    } else if (restore && !*req->snapshot_id) {
-        sandbox_drop_pause(sb);
+    } else {
+        sandbox_drop_pause(sb); /* used up, whether the command named it or not */
     }
     image_close(&s.image);
     stats_start(restore, receipt->from_pool, rc == 0, receipt->total_us);

@@ -94,10 +94,13 @@ static int start(const struct options *o, struct vm *v, const struct limits *l, 
     char path[256], sock[108];
     int p[2];
 
+    /* Its directory first: by it another jailer finds the rest. */
+    record_path(o, v->name, "", path);
+    if (dir_make(path, 0755, 0, 0, e) < 0)
+        return -1;
     vm_socket_path(o, v->name, sock);
     _cleanup_close_ int listener = seqpacket_listen(sock, (uid_t)o->node_uid, (gid_t)o->node_gid, e);
-    record_path(o, v->name, "", path);
-    if (listener < 0 || dir_make(path, 0755, 0, 0, e) < 0 || cgroup_make(v->name, l, e) < 0)
+    if (listener < 0 || cgroup_make(v->name, l, e) < 0)
         return -1;
     if (pipe2(p, O_CLOEXEC | O_NONBLOCK) < 0)
         return err_sys(e, ERR_CAPACITY, "pipe");

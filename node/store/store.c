@@ -159,14 +159,23 @@ int store_open_file(const struct store *s, const char *artifact, const char *fil
     return fd;
 }
 
+int store_hide(struct store *s, const char *artifact, char away[STORE_AWAY_LEN], struct err *e)
+{
+    char suffix[13];
+    id_random(suffix, 12);
+    snprintf(away, STORE_AWAY_LEN, "tmp/gone-%s", suffix);
+    if (renameat(s->fd, artifact, s->fd, away) == 0)
+        return 0;
+    away[0] = 0;
+    return errno == ENOENT ? 0 : err_sys(e, ERR_INTERNAL, "removing %s from the store", artifact);
+}
+
 int store_remove(struct store *s, const char *artifact, struct err *e)
 {
-    char away[48], suffix[13];
-    id_random(suffix, 12);
-    snprintf(away, sizeof away, "tmp/gone-%s", suffix);
-    if (renameat(s->fd, artifact, s->fd, away) < 0)
-        return errno == ENOENT ? 0 : err_sys(e, ERR_INTERNAL, "removing %s from the store", artifact);
-    return tree_remove(s->fd, away, e);
+    char away[STORE_AWAY_LEN];
+    if (store_hide(s, artifact, away, e) < 0)
+        return -1;
+    return *away ? tree_remove(s->fd, away, e) : 0;
 }
 
 int store_list(const struct store *s, const char *dir, char ***names, size_t *count, struct err *e)
@@ -339,9 +348,11 @@ static int publish(struct draft *d, const char *artifact, struct err *e)
     snprintf(parent, sizeof parent, "%s", artifact);
     *strrchr(parent, '/') = 0;
     _cleanup_close_ int fd = openat(s->fd, parent, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fsync(fd) < 0)
-        return err_sys(e, ERR_INTERNAL, "flushing %s of the store", parent);
-    return 0;
+    if (fd >= 0 && fsync(fd) == 0)
+        return 0;
+    err_sys(e, ERR_INTERNAL, "flushing %s of the store", parent);
+    store_remove(s, artifact, NULL); /* whoever asked goes on and changes what it linked into the draft */
+    return -1;
 }
 
 int draft_publish(struct draft *d, struct manifest *m, const char *artifact, struct err *e)

@@ -29,7 +29,12 @@ enum presence store_presence(const struct store *s, const char *artifact);
 /** Opens a file of an artifact read-only ("tpl/<id>", "root.ext4"). ERR_NOT_FOUND when it is not there. */
 int store_open_file(const struct store *s, const char *artifact, const char *file, struct err *e);
 
-/** Removes an artifact: first out of sight in one step, then for good. Missing is success. */
+/** Takes an artifact out of sight in one step, without waiting: `away` names what is left for `tree_remove`
+ * (a sweep finds it, too), "" when there was none, which is success. */
+#define STORE_AWAY_LEN 32
+int store_hide(struct store *s, const char *artifact, char away[STORE_AWAY_LEN], struct err *e);
+
+/** The same, and removes what is left. Blocks. */
 int store_remove(struct store *s, const char *artifact, struct err *e);
 
 /** Names of the artifacts below a directory such as "tpl", freed with `store_names_free`. */

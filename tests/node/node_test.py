@@ -195,6 +195,24 @@ def damage_is_refused(s):
     nothing_left(s)
 
 
+def a_master_names_the_pause(s):
+    """A resume that names the sandbox's own pause is no rollback: one that fails leaves it paused, one that succeeds uses the pause up."""
+    i = new_id()
+    s.ok("start", i, 1)
+    for gen in (2, 4):
+        name = re.search(r"snapshot=(\w+)", s.ok("pause", i, gen - 1))[1]
+        snap = s.dir / "state/store/snap" / name
+        os.rename(snap / "state", snap / "away")
+        code, out = s.ctl("--restore", "--snapshot", name, "start", i, gen)
+        assert code != 0 and "state" in out and s.state(i) == "PAUSED", out
+        os.rename(snap / "away", snap / "state")
+        s.ok("--restore", "--snapshot", name, "start", i, gen + 1)
+        assert not snap.exists(), "the pause's snapshot stayed"
+        s.ok("exec", i, gen + 1, "/bin/true")
+    s.ok("kill", i, 5)
+    nothing_left(s)
+
+
 def another_class_is_refused(s):
     i = new_id()
     s.ok("start", i, 1)
@@ -322,7 +340,7 @@ def many_at_once(s):
 
 
 TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow, wrong_commands_leave_nothing,
-         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, another_class_is_refused,
+         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause, another_class_is_refused,
          guest_ends_by_itself, node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
          the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once]
 

@@ -188,8 +188,10 @@ class Stack:
         """VM processes that this stack's jailer holds: name → pid."""
         found = {}
         for record in (self.dir / "run/jailer/vm").glob("*/record"):
-            parts = record.read_text().split()
-            pid = int(parts[1])
+            try:
+                pid = int(record.read_text().split()[1])
+            except FileNotFoundError:  # it ended meanwhile
+                continue
             if not (record.parent / "exit.json").exists() and os.path.exists(f"/proc/{pid}"):
                 found[record.parent.name] = pid
         return found
