@@ -115,8 +115,10 @@ static void on_read(h2o_socket_t *sock, const char *err)
 static void on_alive(struct loop_timer *t)
 {
     struct rpc_conn *c = H2O_STRUCT_FROM_MEMBER(struct rpc_conn, alive, t);
-    int64_t silent = loop_now_ms(c->loop) - c->read_ms;
-    if (!c->session || silent >= 2 * PING_MS) {
+    int64_t now = loop_now_ms(c->loop), silent = now - c->read_ms;
+    bool stood_still = now - c->alive_ms >= PING_MS; /* we did, not the peer: what it said is unread */
+    c->alive_ms = now;
+    if (!c->session || (silent >= 2 * PING_MS && !stood_still)) {
         c->broken(c, c->session ? "no answer to a keepalive PING" : "the TLS handshake takes too long");
         return;
     }
@@ -202,6 +204,7 @@ struct rpc_conn *rpc_conn_new(struct loop *l, h2o_socket_t *sock, const struct r
                                .pump.run = on_start,
                                .alive.fire = on_alive,
                                .read_ms = loop_now_ms(l),
+                               .alive_ms = loop_now_ms(l),
                                .ready = ready,
                                .broken = broken,
                                .owner = owner};

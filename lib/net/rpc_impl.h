@@ -97,9 +97,9 @@ struct rpc_conn {
     struct buf writing;
     struct loop_task pump;
     struct loop_timer alive;
-    int64_t read_ms;
-    int busy;   /* inside nghttp2: the object must stay */
-    bool freed; /* free as soon as not busy; nghttp2 callbacks give up */
+    int64_t read_ms, alive_ms; /* when something was read, when `alive` fired */
+    int busy;                  /* inside nghttp2: the object must stay */
+    bool freed;                /* free as soon as not busy; nghttp2 callbacks give up */
     void (*ready)(struct rpc_conn *c);
     void (*broken)(struct rpc_conn *c, const char *why); /* must free the connection */
     void *owner;

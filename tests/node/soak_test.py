@@ -25,6 +25,7 @@ class Sandbox:
 
     def __init__(self, name):
         self.id, self.gen, self.running, self.count = name, 1, True, 0
+        self.snapshot = None  # of its pause
 
 
 class Hand(threading.Thread):
@@ -83,12 +84,13 @@ class Hand(threading.Thread):
         self.s.sh(sb.id, sb.gen, f"echo {sb.count} > /root/n; echo {sb.count} > /dev/shm/n; head -c {self.random.randrange(1 << 20)} /dev/urandom > /root/fill")
 
     def pause(self, sb):
-        self.s.ok("pause", sb.id, sb.gen)
+        sb.snapshot = re.search(r"snapshot=(\S+)", self.s.ok("pause", sb.id, sb.gen))[1]
         sb.running = False
 
     def resume(self, sb):
         sb.gen += 1
-        self.s.ok("--restore", "start", sb.id, sb.gen)
+        named = ["--snapshot", sb.snapshot] if self.random.random() < 0.5 else []  # a master names it, a node alone does not
+        self.s.ok("--restore", *named, "start", sb.id, sb.gen)
         sb.running = True
         assert self.values(sb) == (sb.count, sb.count), f"after a resume {sb.id} should have counted to {sb.count}: {self.values(sb)}"
 
