@@ -282,8 +282,8 @@ def every_step(s, kind, who, sample):
 
 
 # Sampled steps per operation and program.
-SAMPLES = {Create: {"node": 4, "jailer": 4, "vmm": 3}, Pause: {"node": 6, "vmm": 3}, Resume: {"node": 5, "vmm": 3},
-           Snapshot: {"node": 4, "vmm": 2}, Kill: {"node": 4, "jailer": 3}}
+SAMPLES = {Create: {"node": 3, "jailer": 4, "vmm": 3}, Pause: {"node": 5, "vmm": 3}, Resume: {"node": 4, "vmm": 3},
+           Snapshot: {"node": 3, "vmm": 2}, Kill: {"node": 2, "jailer": 3}}
 
 
 def node_killed(s):
