@@ -71,6 +71,14 @@ static int bury_unknown(struct node *n, const char *id, uint64_t gen, struct err
     return sandbox_set_state(sb, SB_STATE(KILLED), "killed before it started", e);
 }
 
+static int check_generation(const struct sandbox *sb, uint64_t gen, struct err *e)
+{
+    if (gen && gen < sb->gen)
+        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu",
+                       sb->id, (unsigned long long)sb->gen, (unsigned long long)gen);
+    return 0;
+}
+
 int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reason, bool *existed,
                  struct err *e)
 {
@@ -78,9 +86,8 @@ int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reaso
     struct sandbox *sb = sandbox_find(n, id);
     if (!sb)
         return gen ? bury_unknown(n, id, gen, e) : 0;
-    if (gen && gen < sb->gen)
-        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", id,
-                       (unsigned long long)sb->gen, (unsigned long long)gen);
+    if (check_generation(sb, gen, e) < 0)
+        return -1;
     if (sandbox_is_over(sb)) {
         if (gen > sb->gen) {
             sb->gen = gen;
@@ -93,6 +100,8 @@ int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reaso
         jailer_kill(n->jailer, sb->vm->name, NULL); /* ends what the running operation waits for */
     fiber_lock(&sb->op);
     struct fiber_lock *held _cleanup_unlock_ = &sb->op;
+    if (check_generation(sb, gen, e) < 0) /* a start that waited before us made a VM that is not meant */
+        return -1;
     if (sandbox_is_over(sb)) { /* the operation before us ended it, or another kill did */
         *existed = sb->state != SB_STATE(KILLED);
         return sb->state == SB_STATE(KILLED) ? 0 : sandbox_set_state(sb, SB_STATE(KILLED), reason, e);

@@ -17,6 +17,7 @@
 #define JAILER_VERSION 1
 #define ANSWER_MS 10000
 #define RETRY_MS 200
+#define KILL_STEP_MS 5
 
 struct jailer {
     struct node *node;
@@ -204,7 +205,18 @@ static int named(struct jailer *j, int op, const char *name, struct peer_reply *
 
 int jailer_kill(struct jailer *j, const char *name, struct err *e)
 {
-    return named(j, CUBE__JAILER__V1__REQUEST__OP_KILL, name, NULL, e);
+    struct err own;
+    int rc;
+    for (int64_t waited = 0;; waited += KILL_STEP_MS) {
+        own = (struct err){0};
+        rc = named(j, CUBE__JAILER__V1__REQUEST__OP_KILL, name, NULL, &own);
+        if (rc == 0 || own.code != ERR_CONFLICT || waited >= ANSWER_MS)
+            break;
+        fiber_sleep(KILL_STEP_MS); /* somebody else's kill is under way: this one ends with it */
+    }
+    if (rc < 0 && e)
+        *e = own;
+    return rc;
 }
 
 int jailer_forget(struct jailer *j, const char *name, struct err *e)

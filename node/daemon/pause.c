@@ -7,6 +7,7 @@
 #include "lib/net/fiber.h"
 #include "node/daemon/eventlog.h"
 #include "node/daemon/guest.h"
+#include "node/daemon/master_link.h"
 #include "node/daemon/record.h"
 #include "node/daemon/sandbox.h"
 #include "node/daemon/stats.h"
@@ -240,6 +241,22 @@ static int saving_open(struct saving *s, const char *snapshot_id, bool filesyste
     return draft_open(&s->sb->node->store, &s->draft, e);
 }
 
+/* The last word. It is paused even when the disk takes no more: the record on it names the snapshot, and that
+ * is there. What replaces that record is flushed as well, or a crash of the host could leave neither. */
+static void settle_paused(struct sandbox *sb)
+{
+    struct flush f = {.node = sb->node};
+    snprintf(f.id, sizeof f.id, "%s", sb->id);
+    if (sandbox_set_state(sb, SB_STATE(PAUSED), "", &f.error) < 0) {
+        sandbox_enter(sb, SB_STATE(PAUSED));
+        master_link_changed(sb);
+    } else if (fiber_offload(flush_record, &f) == 0) {
+        return;
+    }
+    log_line(LOG_WARN, &(struct log_about){.sandbox = sb->id, .gen = sb->gen, .err = &f.error},
+             "the record of the pause");
+}
+
 int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube__Node__V1__PauseReply *out,
                   char snapshot_id[64], struct err *e)
 {
@@ -297,9 +314,9 @@ int sandbox_pause(struct node *n, const Cube__Node__V1__PauseRequest *req, Cube_
     vm_unpublish(n, sb->id);
     sb->vm = NULL;
     sb->filesystem_only = req->filesystem_only;
-    rc = sandbox_set_state(sb, SB_STATE(PAUSED), "", e);
+    settle_paused(sb);
     vm_retire(s.vm);
-    return rc;
+    return 0;
 }
 
 int sandbox_snapshot(struct node *n, const Cube__Node__V1__SnapshotRequest *req, char snapshot_id[64],

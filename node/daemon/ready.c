@@ -10,7 +10,6 @@
 #include "node/daemon/guest.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/vm_base.h"
-#include "node/store/content.h"
 #include "node/template/image.h"
 #include "node/template/image_cache.h"
 
@@ -162,7 +161,7 @@ static int open_image(void *arg)
 static int prepare(struct vm *vm, const struct image *img, struct err *e)
 {
     _cleanup_close_ int layer = vm_layer_open(vm, e);
-    if (layer < 0 || content_clone(img->layer, layer, e) < 0 || vm_base_link(vm, img, e) < 0)
+    if (layer < 0 || vm_layer_copy(img->layer, layer, e) < 0 || vm_base_link(vm, img, e) < 0)
         return -1;
     struct vm_image image;
     image_to_vm(img, layer, &image);

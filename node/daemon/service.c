@@ -159,19 +159,27 @@ static struct sandbox *find_for(struct node *n, const char *id, uint64_t gen, st
     return sb;
 }
 
-static int set_network(struct sandbox *sb, const Cube__Node__V1__UpdateRequest *in)
+/* Rules that cannot be set leave the old ones, in the programs and in what the node remembers. */
+static int set_network(struct node *n, struct sandbox *sb, const Cube__Node__V1__UpdateRequest *in,
+                       struct err *e)
 {
-    char *json = strdup(in->network_json);
-    if (!json)
+    Cube__V1__SandboxSpec *spec = sb->spec;
+    char *old = spec->network_json;
+    bool denied = spec->deny_internet;
+    /* protobuf-c shares one empty string for what is absent */
+    spec->network_json = *in->network_json ? strdup(in->network_json) : (char *)protobuf_c_empty_string;
+    if (!spec->network_json)
         abort();
-    if (sb->spec->network_json &&
-        *sb->spec->network_json) /* protobuf-c shares one empty string for what is absent */
-        free(sb->spec->network_json);
-    sb->spec->network_json = *json ? json : (char *)protobuf_c_empty_string;
-    if (!*json)
-        free(json);
-    sb->spec->deny_internet = in->deny_internet;
-    return 0;
+    spec->deny_internet = in->deny_internet;
+    int rc = network_update(n, sb, e);
+    char *gone = rc < 0 ? spec->network_json : old;
+    if (rc < 0) {
+        spec->network_json = old;
+        spec->deny_internet = denied;
+    }
+    if (gone && *gone)
+        free(gone);
+    return rc;
 }
 
 static void run_update(struct command *c)
@@ -183,15 +191,17 @@ static void run_update(struct command *c)
         rpc_fail(c->call, &e);
         return;
     }
+    if (in->has_network && set_network(c->node, sb, in, &e) < 0) {
+        rpc_fail(c->call, &e);
+        return;
+    }
     if (sb->state == SB_STATE(RUNNING))
         sandbox_set_deadline(sb, in->remaining_ms);
     if (in->has_auto_pause) {
         sb->spec->auto_pause = in->auto_pause;
         sb->spec->auto_pause_memory = in->auto_pause_memory;
     }
-    if (in->has_network)
-        set_network(sb, in);
-    if ((in->has_network && network_update(c->node, sb, &e) < 0) || sandbox_save(sb, false, &e) < 0) {
+    if (sandbox_save(sb, false, &e) < 0) {
         rpc_fail(c->call, &e);
         return;
     }

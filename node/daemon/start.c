@@ -14,16 +14,10 @@
 #include "node/daemon/sandbox.h"
 #include "node/daemon/stats.h"
 #include "node/daemon/vm_base.h"
-#include "node/store/content.h"
 #include "node/template/image.h"
 #include "node/template/image_cache.h"
 
 #include <string.h>
-#include <sys/stat.h>
-
-#define SMALL_LAYER                                                                                          \
-    (8 << 20) /* bytes that are copied on the loop: below a millisecond or two, less than a change of        \
-                 threads costs */
 
 /* Work for a start that need not be waited for one after the other: it runs in a fiber of its own while the
  * start waits for the VMM or the guest. Joined before the start ends, whatever becomes of it. */
@@ -114,31 +108,13 @@ static int fit_limits(struct start *s, struct err *e)
     return 0;
 }
 
-struct clone {
-    int from, to;
-    struct err error;
-};
-
-static int clone_layer(void *arg)
-{
-    struct clone *c = arg;
-    return content_clone(c->from, c->to, &c->error);
-}
-
 static int prepare_layer(struct start *s, struct vm *vm, int *out, struct err *e)
 {
     _cleanup_close_ int fd = vm_layer_open(vm, e);
     if (fd < 0)
         return -1;
-    if (s->image.layer >= 0) {
-        struct clone c = {.from = s->image.layer, .to = fd};
-        struct stat st;
-        bool small = fstat(c.from, &st) == 0 && st.st_blocks * 512 <= SMALL_LAYER;
-        if ((small ? clone_layer(&c) : fiber_offload(clone_layer, &c)) < 0) {
-            *e = c.error;
-            return err_wrap(e, "copying the disk of %s", s->sb->id);
-        }
-    }
+    if (s->image.layer >= 0 && vm_layer_copy(s->image.layer, fd, e) < 0)
+        return err_wrap(e, "copying the disk of %s", s->sb->id);
     *out = fd_steal(&fd);
     return 0;
 }
@@ -418,14 +394,15 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0 ||
         capacity_admit(n, req->spec->limits ? req->spec->limits->memory_mib : 0, e) < 0)
         return -1;
-    if (sb)
-        sandbox_set_spec(sb, req->spec);
-    else
+    bool known = sb != NULL;
+    if (!known)
         sb = sandbox_new(n, req->spec);
     fiber_lock(&sb->op);
     struct fiber_lock *held _cleanup_unlock_ = &sb->op;
     if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0)
         return -1;
+    if (known) /* only now: a command that is refused changes nothing */
+        sandbox_set_spec(sb, req->spec);
     s.sb = sb;
     s.snapshot_id = source_snapshot(n, req, restore, sb);
     s.was_paused = sb->state == SB_STATE(PAUSED);

@@ -291,8 +291,10 @@ static void control_lost(void *arg)
     struct peer *old = vm->control;
     vm->control = NULL;
     peer_free(old);
+    vm->users++; /* it may be ended while the greeting is on its way */
     if (vm_connect(vm, vm->owner ? vm->owner->id : "", &e) < 0)
         vm_finish(vm, e.msg);
+    vm->users--;
 }
 
 Cube__Jailer__V1__Limits vm_limits(uint32_t vcpus, uint32_t memory_mib)

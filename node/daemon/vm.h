@@ -93,6 +93,8 @@ int vm_stats(struct vm *vm, Cube__Vmm__V1__Stats *out, struct err *e);
 /** The disk layer file and the console log, made when they are not there. */
 int vm_layer_open(struct vm *vm, struct err *e);
 int vm_console_open(struct vm *vm, struct err *e);
+/** Copies a whole layer; waits in the calling fiber when it is large. */
+int vm_layer_copy(int from, int to, struct err *e);
 
 /** Limits of the jail for a guest of this size. */
 Cube__Jailer__V1__Limits vm_limits(uint32_t vcpus, uint32_t memory_mib);

@@ -3,7 +3,9 @@
 #include "node/daemon/vm_files.h"
 
 #include "lib/base/cleanup.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/vm.h"
+#include "node/store/content.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +17,9 @@
 #define BACKLOG 128
 #define CONSOLE_FILE "console.log"
 #define LAYER_FILE "layer"
+#define SMALL_LAYER                                                                                          \
+    (8 << 20) /* bytes that are copied on the loop: below a millisecond or two, less than a change of        \
+                 threads costs */
 
 static int share(const struct node *n, int dir, const char *name, mode_t mode, struct err *e)
 {
@@ -96,6 +101,28 @@ int vm_layer_open(struct vm *vm, struct err *e)
 {
     int fd = openat(vm->file_dir, LAYER_FILE, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     return fd < 0 ? err_sys(e, ERR_INTERNAL, "opening the disk layer of %s", vm->name) : fd;
+}
+
+struct layer_copy {
+    int from, to;
+    struct err error;
+};
+
+static int layer_copy(void *arg)
+{
+    struct layer_copy *c = arg;
+    return content_clone(c->from, c->to, &c->error);
+}
+
+int vm_layer_copy(int from, int to, struct err *e)
+{
+    struct layer_copy c = {.from = from, .to = to};
+    struct stat st;
+    bool small = fstat(from, &st) == 0 && st.st_blocks * 512 <= SMALL_LAYER;
+    int rc = small ? layer_copy(&c) : fiber_offload(layer_copy, &c);
+    if (rc < 0 && e)
+        *e = c.error;
+    return rc;
 }
 
 int vm_console_open(struct vm *vm, struct err *e)

@@ -83,6 +83,32 @@ def generations_only_grow(s):
     nothing_left(s)
 
 
+def a_kill_of_an_older_generation_stays_one(s):
+    """It waits for a snapshot, and a rollback that came before it makes another VM meanwhile."""
+    i = new_id()
+    s.ok("start", i, 1)
+    s.ok("snapshot", i, 1, "snap-race")
+    got = s.ok("--restore", "--snapshot", "snap-race", "race", i, "snapshot:1", "start:2", "kill:1").splitlines()
+    assert got[1:] == ["start done", "kill stale_generation"], got
+    assert s.state(i) == "RUNNING" and s.sh(i, 2, "cat /run/cube/generation") == "2"
+    s.ok("kill", i, 2)
+    for left in (s.dir / "state/store/snap").iterdir():
+        s.ok("rm-snapshot", left.name)
+    nothing_left(s)
+
+
+def a_kill_in_the_middle_of_a_start_leaves_nothing(s):
+    """At once, not only once the sweep has come by: the start and the kill both end the VM."""
+    before = len(s.log())
+    for after_ms in (1, 2, 3, 5, 7, 9, 12, 15):
+        i = new_id()
+        s.ok("race", i, "start:1", f"kill:1:{after_ms}")
+        assert s.state(i) == "KILLED", s.ok("list")
+    nothing_left(s)
+    late = [line for line in s.log()[before:].splitlines() if "the sweep will try again" in line]
+    assert not late, late
+
+
 def wrong_commands_leave_nothing(s):
     s.refused("invalid_argument", "start", "no-sandbox", 1)
     s.refused("invalid_argument", "start", new_id(), 0)
@@ -339,8 +365,10 @@ def many_at_once(s):
     nothing_left(s)
 
 
-TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow, wrong_commands_leave_nothing,
-         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause, another_class_is_refused,
+TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow,
+         a_kill_of_an_older_generation_stays_one, a_kill_in_the_middle_of_a_start_leaves_nothing, wrong_commands_leave_nothing,
+         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause,
+         another_class_is_refused,
          guest_ends_by_itself, node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
          the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once]
 

@@ -131,6 +131,62 @@ static int delete_snapshot(struct command *c, const char *id)
     return 0;
 }
 
+/* Commands on their way together: each is sent before the one before it was answered. */
+struct race {
+    struct command *c;
+    const char *what, *id;
+    uint64_t gen;
+    int64_t after_ms;
+    struct fiber_event done;
+    struct err e;
+};
+
+static void run_race(void *arg)
+{
+    struct race *r = arg;
+    struct node_client *client = &r->c->client;
+    if (r->after_ms)
+        fiber_sleep(r->after_ms);
+    if (strcmp(r->what, "snapshot") == 0) {
+        int64_t frozen;
+        node_snapshot(client, r->id, r->gen, "", &frozen, &r->e);
+    } else if (strcmp(r->what, "kill") == 0) {
+        bool existed;
+        node_kill(client, r->id, r->gen, &existed, &r->e);
+    } else {
+        struct node_start s = {
+            .id = r->id, .gen = r->gen, .snapshot_id = r->c->snapshot_id, .restore = r->c->restore};
+        Cube__Node__V1__Receipt receipt = CUBE__NODE__V1__RECEIPT__INIT;
+        node_start(client, &s, &receipt, &r->e);
+    }
+    fiber_event_set(&r->done);
+}
+
+/* race ID COMMAND:GEN[:AFTER_MS]… prints a line per command. */
+static int race(struct command *c)
+{
+    struct race r[8] = {0};
+    int n = c->argc - 2;
+    for (int i = 0; i < n && n <= 8; i++) {
+        char *what = c->argv[i + 2], *gen = strchr(what, ':');
+        if (!gen)
+            return 2;
+        *gen++ = 0;
+        char *after = strchr(gen, ':');
+        r[i] = (struct race){.c = c,
+                             .what = what,
+                             .id = c->argv[1],
+                             .gen = strtoull(gen, NULL, 10),
+                             .after_ms = after ? atoll(after + 1) : 0};
+        fiber_spawn(run_race, &r[i]);
+    }
+    for (int i = 0; i < n && n <= 8; i++) {
+        fiber_event_wait(&r[i].done, -1);
+        printf("%s %s\n", r[i].what, r[i].e.code ? err_code_name(r[i].e.code) : "done");
+    }
+    return 0;
+}
+
 static int run(struct command *c)
 {
     struct err e = {0};
@@ -144,6 +200,8 @@ static int run(struct command *c)
         return metrics(c, id);
     if (strcmp(what, "start") == 0)
         return start(c, id, gen);
+    if (strcmp(what, "race") == 0)
+        return race(c);
     if (strcmp(what, "update") == 0)
         return update(c, id, gen);
     if (strcmp(what, "rm-snapshot") == 0)
