@@ -1,11 +1,13 @@
 /* Owns the framing and the matching of replies to requests. Invariant: each pending call belongs to a waiting
  * fiber and is answered exactly once: by its reply, its timeout, or the end of the conversation. Whatever the
  * other end sends is bounded (1 MiB, 16 descriptors) and a message that does not parse ends the conversation:
- * the guest end is hostile. */
+ * the guest end is hostile. A guest that never stops talking is read no faster than a fixed rate, so that it
+ * takes no time of the node from its neighbours. */
 #include "node/daemon/peer.h"
 
 #include "lib/base/buf.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/clock.h"
 #include "lib/net/fiber.h"
 #include "proto/init.pb-c.h"
 #include "proto/jailer.pb-c.h"
@@ -14,6 +16,11 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
+
+/* What a guest may have read at once and per millisecond: bytes, and the work that each message makes. */
+#define TALK_BURST (4 << 20)
+#define TALK_PER_MS (8 << 10)
+#define TALK_MESSAGE 256
 
 /* The common beginning of all three request and reply types; the field order in the .proto files makes it so.
  */
@@ -53,6 +60,8 @@ struct peer {
     bool closed, freed;
     struct fiber_lock sending; /* stream framing: messages must not interleave */
     struct buf in;             /* stream framing: bytes of an unfinished message */
+    int64_t talk, talk_us;     /* stream framing: what may be read still, and since when */
+    struct loop_timer rest;    /* until there is something again */
     struct loop *loop;
 };
 
@@ -79,6 +88,7 @@ static void peer_shut(struct peer *p)
     if (p->closed)
         return;
     p->closed = true;
+    loop_timer_stop(p->loop, &p->rest);
     loop_watch_free(p->watch);
     p->watch = NULL;
     close(p->fd);
@@ -171,6 +181,7 @@ static bool read_stream(struct peer *p, bool *more)
     if (n <= 0)
         return false;
     p->in.len += (size_t)n;
+    p->talk -= n;
     size_t at = 0;
     while (p->in.len - at >= 4 && !p->closed) {
         const uint8_t *h = (const uint8_t *)p->in.data + at;
@@ -183,10 +194,30 @@ static bool read_stream(struct peer *p, bool *more)
         if (!peer_take(p, h + 4, len, &r))
             return false;
         at += 4 + len;
+        p->talk -= TALK_MESSAGE;
     }
     buf_consume(&p->in, at);
     *more = n == 16384;
     return true;
+}
+
+static void talk_refill(struct peer *p)
+{
+    int64_t now = clock_mono_us();
+    p->talk += (now - p->talk_us) * TALK_PER_MS / 1000;
+    if (p->talk > TALK_BURST)
+        p->talk = TALK_BURST;
+    p->talk_us = now;
+}
+
+static void on_ready(void *data);
+
+static void on_rested(struct loop_timer *t)
+{
+    struct peer *p = (struct peer *)((char *)t - offsetof(struct peer, rest));
+    p->watch = loop_watch_read(p->loop, p->fd, on_ready, p);
+    if (!p->watch)
+        peer_broken(p);
 }
 
 static void on_ready(void *data)
@@ -194,11 +225,17 @@ static void on_ready(void *data)
     struct peer *p = data;
     p->users++;
     bool more = true;
+    talk_refill(p);
     for (int i = 0; i < 16 && more && !p->closed; i++) /* bounded: a chatty guest must not starve the loop */
         if (!(p->cfg.framing == PEER_PACKET ? read_packet : read_stream)(p, &more)) {
             peer_broken(p);
             break;
         }
+    if (p->talk < 0 && !p->closed) {
+        loop_watch_free(p->watch);
+        p->watch = NULL;
+        loop_timer_start(p->loop, &p->rest, 1 - p->talk / TALK_PER_MS);
+    }
     p->users--;
     peer_release(p);
 }
@@ -212,6 +249,9 @@ struct peer *peer_new(struct loop *l, int fd, const struct peer_config *cfg)
     snprintf(p->name, sizeof p->name, "%s", cfg->name);
     p->loop = l;
     p->fd = fd;
+    p->talk = TALK_BURST;
+    p->talk_us = clock_mono_us();
+    p->rest.fire = on_rested;
     p->watch = loop_watch_read(l, fd, on_ready, p);
     if (!p->watch)
         abort();

@@ -317,8 +317,9 @@ static int chunks_punch(struct layer *l, uint64_t off, uint64_t len, bool zero)
 
         if (!present && (!zero || o >= l->base_bytes))
             continue;
-        if (present && fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(l->data_off + o),
-                                 LAYER_CHUNK) < 0)
+        /* Also one that was never marked: a write that failed half-way may have left something. */
+        if (fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(l->data_off + o),
+                      LAYER_CHUNK) < 0)
             return -errno;
         l->unsynced = true;
         chunk_mark(l, c);

@@ -6,11 +6,13 @@
 
 #include <linux/virtio_mmio.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -194,6 +196,26 @@ static void test_sparse(void **state)
     assert_true(st.st_blocks < before);
 }
 
+/* A write that the disk's limit cuts short is an error, and what it left is never read. */
+static void test_cut_short(void **state)
+{
+    static uint8_t data[LAYER_CHUNK];
+    struct rlimit before, cut;
+    struct virtio_blk_discard_write_zeroes z = {.sector = 0, .num_sectors = LAYER_CHUNK / 512};
+
+    memset(data, 5, sizeof data);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    cut = (struct rlimit){f.b.disk.data_off + LAYER_CHUNK / 2, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &cut), 0);
+    assert_int_equal(request(VIRTIO_BLK_T_OUT, 0, data, sizeof data, 1), VIRTIO_BLK_S_IOERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    check_all();
+    assert_int_equal(request(VIRTIO_BLK_T_WRITE_ZEROES, 0, &z, sizeof z, 1), VIRTIO_BLK_S_OK);
+    memset(f.model, 0, LAYER_CHUNK);
+    check_all();
+}
+
 static void test_damaged_layer(void **state)
 {
     struct layer l;
@@ -295,6 +317,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_model, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sparse, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cut_short, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_layer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rate, setup, teardown),
         cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
