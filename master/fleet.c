@@ -146,6 +146,7 @@ static void node_read(struct node *n, struct sched_node *s, const redisReply *ha
         {"cordoned", NULL, NULL, NULL, &n->cordoned},
         {"draining", NULL, NULL, NULL, &n->draining},
         {"pressure", NULL, NULL, NULL, &n->pressure},
+        {"unfit", NULL, NULL, NULL, &n->unfit},
     };
     for (size_t i = 0; i + 1 < hash->elements; i += 2) {
         const redisReply *k = hash->element[i], *v = hash->element[i + 1];
@@ -179,6 +180,7 @@ static void node_read(struct node *n, struct sched_node *s, const redisReply *ha
     s->cordoned = n->cordoned;
     s->draining = n->draining;
     s->pressure = n->pressure;
+    s->unfit = n->unfit;
     s->warm = c->warm;
 }
 

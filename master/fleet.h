@@ -7,7 +7,7 @@
 struct node {
     char id[NODE_ID_MAX + 1], rpc[128], relay[128], status[16];
     Cube__Master__V1__RegisterRequest *info; /* as it registered; owned, may be NULL */
-    bool cordoned, draining, pressure;
+    bool cordoned, draining, pressure, unfit;
     bool relieving; /* a fiber pauses idle sandboxes of it, because of its memory pressure */
     bool removed;   /* by the operator; its place stays, because placements under way count by it */
     int64_t report_ms, full_ms; /* last report, last full report that was dealt with */

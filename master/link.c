@@ -244,7 +244,7 @@ static int handle(struct link *l, ProtobufCMessage *msg, struct err *e)
     db_arg_int(&a, now);
     db_arg(&a, m->instance);
     db_arg_int(&a, rep->full);
-    int fields = (rep->capacity ? 8 : 0) + (rep->n_templates || rep->full ? 1 : 0) + 1;
+    int fields = (rep->capacity ? 8 : 0) + (rep->n_templates || rep->full ? 1 : 0) + 2;
     db_arg_int(&a, fields);
     if (rep->capacity)
         capacity_args(&a, rep->capacity);
@@ -254,6 +254,8 @@ static int handle(struct link *l, ProtobufCMessage *msg, struct err *e)
     }
     db_arg(&a, "pressure");
     db_arg_int(&a, rep->pressure);
+    db_arg(&a, "unfit");
+    db_arg_int(&a, rep->unfit);
     for (size_t i = 0; i < rep->n_sandboxes; i++)
         if (sandbox_ok(rep->sandboxes[i]))
             sandbox_args(&a, rep->sandboxes[i], now);

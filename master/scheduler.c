@@ -10,7 +10,7 @@ const char *sched_reject_name(enum sched_reject r)
         [SCHED_FITS] = "fits",         [SCHED_UNHEALTHY] = "unhealthy", [SCHED_CORDONED] = "cordoned",
         [SCHED_DRAINING] = "draining", [SCHED_PRESSURE] = "pressure",   [SCHED_CLASS] = "class",
         [SCHED_LABEL] = "label",       [SCHED_SANDBOXES] = "sandboxes", [SCHED_MEMORY] = "memory",
-        [SCHED_CPU] = "cpu",           [SCHED_EXCLUDED] = "tried",
+        [SCHED_CPU] = "cpu",           [SCHED_EXCLUDED] = "tried",      [SCHED_UNFIT] = "self-test failed",
     };
     return r < SCHED_REASONS ? names[r] : "unknown";
 }
@@ -94,6 +94,8 @@ static enum sched_reject node_check(const struct sched_node *n, const struct sch
         return SCHED_DRAINING;
     if (n->pressure)
         return SCHED_PRESSURE;
+    if (n->unfit)
+        return SCHED_UNFIT;
     if (ask->class_hash && ask->class_hash != n->class_hash)
         return SCHED_CLASS;
     if (ask->label_count && !has_labels(n, ask))

@@ -13,6 +13,7 @@ enum sched_reject {
     SCHED_CORDONED,
     SCHED_DRAINING,
     SCHED_PRESSURE,
+    SCHED_UNFIT, /* its self-test failed */
     SCHED_CLASS,
     SCHED_LABEL,
     SCHED_SANDBOXES,
@@ -30,7 +31,7 @@ const char *sched_reject_name(enum sched_reject r);
 struct sched_node {
     int64_t cap_memory, cap_cpu, cap_count;
     int64_t reserved_memory, reserved_nominal, reserved_cpu, reserved_count;
-    bool healthy, cordoned, draining, pressure;
+    bool healthy, cordoned, draining, pressure, unfit;
     uint32_t warm;
     uint64_t class_hash;
     const uint64_t *templates; /* sorted */

@@ -15,6 +15,7 @@
 #include "node/daemon/ready.h"
 #include "node/daemon/samples.h"
 #include "node/daemon/sandbox.h"
+#include "node/daemon/selftest.h"
 #include "node/daemon/service.h"
 #include "node/daemon/stats.h"
 #include "node/daemon/vm.h"
@@ -36,6 +37,8 @@ static bool is_ready(char why[128], void *data)
         snprintf(why, 128, "sandboxes are still being taken over");
     else if (!jailer_connected(n->jailer))
         snprintf(why, 128, "no cube-jailer at %s", n->cfg.jailer_socket);
+    else if (*selftest_unfit())
+        snprintf(why, 128, "%s", selftest_unfit());
     else
         return !n->stopping;
     return false;
@@ -49,6 +52,7 @@ static void begin(void *arg)
         log_fail(&e, "waiting for the jailer");
     network_start(n);
     adopt_all(n);
+    selftest_start(n);
     n->ready = true;
     pool_new(n);
     ready_new(n);

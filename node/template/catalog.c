@@ -8,6 +8,7 @@
 #include "lib/net/fiber.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/master_link.h"
+#include "node/daemon/selftest.h"
 #include "node/template/image.h"
 #include "node/template/make.h"
 
@@ -178,6 +179,12 @@ static void complete(struct node *n)
         if (failed_lately(t, id))
             continue;
         struct err e = {0};
+        if (selftest_template(n, id, &e) < 0) {
+            log_fail(&e, "template %s is not offered", id);
+            note_failure(t, id);
+            master_link_poke(n);
+            continue;
+        }
         enum presence p = n->cfg.snapshots ? make_presence(n, id, &e) : PRESENT;
         if (p == PRESENT || (p == MISSING && make_snapshot(n, id, &e) == 0)) {
             make_usable(n, id);

@@ -10,8 +10,6 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define CMDLINE "root=/dev/vdb rootfstype=erofs ro init=/cube-init"
-
 void image_init(struct image *img)
 {
     *img = (struct image){
@@ -204,7 +202,7 @@ void image_to_vm(const struct image *img, int layer, struct vm_image *out)
                              .vcpus = img->manifest.vcpus,
                              .memory_mib = img->manifest.memory_mib,
                              .disk_bytes = (uint64_t)img->manifest.disk_mib << 20,
-                             .cmdline = CMDLINE};
+                             .cmdline = IMAGE_CMDLINE};
     const struct manifest_file *root = manifest_find(&img->manifest, "root.ext4");
     if (root)
         snprintf(out->root_name, sizeof out->root_name, "%.48s", root->hash);

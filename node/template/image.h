@@ -5,6 +5,7 @@
 #include "node/daemon/vm.h"
 #include "node/store/manifest.h"
 
+#define IMAGE_CMDLINE "root=/dev/vdb rootfstype=erofs ro init=/cube-init"
 #define IMAGE_DELTAS 4 /* internal.md §7: a longer chain is merged */
 
 struct image {

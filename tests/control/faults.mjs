@@ -98,6 +98,19 @@ await test('memory pressure: refused on create, allowed on resume', async () => 
   await until('pressure is over', async () => (await s.nodes('List', {})).nodes.every((y) => y.status === 'ready'));
   await s.sandboxes('Kill', q(x));
 });
+await test('a node that failed its self-test gets nothing, and gets something again when it passed', async () => {
+  await n('n1 unfit 1');
+  await n('n2 unfit 1');
+  await until('it is known', async () => (await s.nodes('List', {})).nodes.every((y) => y.status === 'unfit'));
+  await rejects(create(), 'sandbox_no_compatible_node', /self-test failed/);
+  await n('n1 unfit 0');
+  await until('one is fit', async () => (await s.nodes('List', {})).nodes.some((y) => y.status === 'ready'));
+  const x = await create();
+  equal(x.node_id, 'n1');
+  await n('n2 unfit 0');
+  await until('both are', async () => (await s.nodes('List', {})).nodes.every((y) => y.status === 'ready'));
+  await s.sandboxes('Kill', q(x));
+});
 await test('a pause that the node refuses leaves the sandbox running with its deadline', async () => {
   const x = await create({ auto_pause: true, auto_pause_memory: true, timeout_ms: 700 });
   await n(`${x.node_id} refuse_pause storage_full`);

@@ -78,6 +78,8 @@ static bool node_order(struct sim_node *n, int argc, char **a)
         n->silent = number;
     else if (strcmp(verb, "pressure") == 0)
         n->pressure = number;
+    else if (strcmp(verb, "unfit") == 0)
+        n->unfit = number;
     else if (strcmp(verb, "memory") == 0)
         n->memory_mib = (uint64_t)number;
     else if (strcmp(verb, "full") == 0)

@@ -107,6 +107,7 @@ static void send_batch(struct sim_node *n, struct rpc_out *o, Cube__Master__V1__
     rep->capacity = &c;
     rep->full = full;
     rep->pressure = n->pressure;
+    rep->unfit = n->unfit;
     if (full) {
         rep->templates = n->sim->templates;
         rep->n_templates = n->sim->template_count;

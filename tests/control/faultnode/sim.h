@@ -36,7 +36,7 @@ struct sim_node {
     enum err_code refuse_start, refuse_pause, refuse_restore;
     int64_t start_ms, pause_ms, kill_ms; /* delays */
     uint64_t older;                      /* it answers for a generation that is older by so many */
-    bool silent, pressure, registered, full_due;
+    bool silent, pressure, unfit, registered, full_due;
     uint64_t memory_mib;
     uint32_t cpu_milli, max_sandboxes;
     uint64_t starts, kills, pauses, restores;

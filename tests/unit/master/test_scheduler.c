@@ -58,6 +58,8 @@ static void test_filters(void **state)
     assert_int_equal(only_reason(n, a), SCHED_DRAINING);
     n = node_make(), n.pressure = true;
     assert_int_equal(only_reason(n, a), SCHED_PRESSURE);
+    n = node_make(), n.unfit = true;
+    assert_int_equal(only_reason(n, a), SCHED_UNFIT);
     n = node_make(), a.class_hash = 8;
     assert_int_equal(only_reason(n, a), SCHED_CLASS);
     a = ask_make(), a.labels[0] = 5, a.label_count = 1;
