@@ -14,12 +14,14 @@ nghttp2_nv rpc_nv(const char *name, const char *value)
                         .valuelen = strlen(value)};
 }
 
+/* A space at either end would make the field malformed (RFC 9113 §8.2.1), and the reason would be lost. */
 static void encode(const char *s, char *out)
 {
     static const char digits[] = "0123456789ABCDEF";
-    for (; *s; s++) {
+    for (const char *first = s; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c >= 0x20 && c < 0x7f && c != '%') {
+        bool edge = c == ' ' && (s == first || !s[1]);
+        if (c >= 0x20 && c < 0x7f && c != '%' && !edge) {
             *out++ = (char)c;
         } else {
             *out++ = '%';

@@ -41,7 +41,7 @@ static void on_echo(struct rpc_call *c, const ProtobufCMessage *in, void *servic
 static void on_fail(struct rpc_call *c, const ProtobufCMessage *in, void *service)
 {
     struct err e = {0};
-    err_set(&e, ERR_CAPACITY, "no room für %s: 100%%", ((const Get *)in)->sandbox_id);
+    err_set(&e, ERR_CAPACITY, "no room für %s: 100%% ", ((const Get *)in)->sandbox_id);
     err_remedy(&e, "add a node");
     rpc_fail(c, &e);
 }
@@ -237,7 +237,7 @@ static void errors_keep_code_message_and_remedy(void **state)
     wait_for(1);
     assert_false(last.ok);
     assert_int_equal(last.err.code, ERR_CAPACITY);
-    assert_string_equal(last.err.msg, "no room für x: 100%");
+    assert_string_equal(last.err.msg, "no room für x: 100% ");
     assert_string_equal(last.err.remedy, "add a node");
     call(client, "/test.Echo/Nothing", "x", 5000);
     wait_for(2);
