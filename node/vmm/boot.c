@@ -212,8 +212,11 @@ static void mp_table(struct vm *vm)
 static int command_line(struct vm *vm, const char *extra, struct err *e)
 {
     char *to = mem_at(&vm->mem, ADDR_CMDLINE, CMDLINE_MAX);
-    int n =
-        snprintf(to, CMDLINE_MAX, "console=ttyS0 quiet panic=-1 reboot=%s", vm->kind == KVM_PVM ? "k" : "t");
+    /* An idle guest must sleep: proactive compaction would wake it twice a second, the averages of PSI every
+     * two seconds (docs/kernel.md, "An idle guest"). */
+    int n = snprintf(to, CMDLINE_MAX,
+                     "console=ttyS0 quiet panic=-1 reboot=%s psi=0 sysctl.vm.compaction_proactiveness=0",
+                     vm->kind == KVM_PVM ? "k" : "t");
 
     if (vm->kind == KVM_PVM)
         n += snprintf(

@@ -124,6 +124,19 @@ def late_answer(options, guest, dir):
     return 0, [line for line in log.splitlines() if "answered after" in line][-1]
 
 
+def idle_sleeps(options, old, dir):
+    """An idle guest is left alone by its kernel: fewer than 1.5 wake-ups a second per vCPU in one of some windows of 4 s (boot has work for later)."""
+    with booted(options, os.path.join(dir, "vm-idle"), old.vcpus) as guest:
+        seen = []
+        for _ in range(6):
+            before = guest.vcpu_sleeps()
+            time.sleep(4)
+            seen.append(guest.vcpu_sleeps() - before)
+            if seen[-1] < 6 * guest.vcpus:
+                return 0, "%.2f wake-ups per second" % (seen[-1] / 4)
+        return 1, "wake-ups in 4 s: %s" % seen
+
+
 def clock_runs(guest):
     """The guest's monotonic clock against the host's, over some seconds: (guest's, least and most of the host's)."""
     def read():
@@ -191,7 +204,7 @@ def tests(options):
                         guest.kill()
                         guest = booted(options, os.path.join(dir, "vm-after-" + name), vcpus)
                 for name, test in (("late-answer", late_answer), ("snapshot", snapshot_cycle), ("clock-after-restore", clocks_after_restore),
-                                   ("disk-grows", disk_grows)):
+                                   ("disk-grows", disk_grows), ("idle-sleeps", idle_sleeps)):
                     if options.only and name not in options.only:
                         continue
                     start = time.monotonic()
@@ -209,7 +222,7 @@ def spread(seconds):
 
 def soak(options):
     chance = random.Random(options.seed)
-    answers, late, cycles = [], [], 0
+    answers, shares, late, cycles = [], [], [], 0
     shell = {"before": [], "after": []}  # the same command, many processes long, on both sides of the restore
 
     def status(when):
@@ -217,6 +230,11 @@ def soak(options):
         rounds, errors = guest.check("bash /tools/bin/load.sh --status", 120).split()
         shell[when].append(time.monotonic() - start)
         return rounds, errors
+
+    def fingerprint(renew=False):
+        """What must be the same on both sides: the boot, 4 MiB in memory and 4 MiB on the disk (new ones in each cycle), and the daemons' pids."""
+        new = "for f in /run/kept /var/tmp/kept; do head -c 4M /dev/urandom >$f; done; sync /var/tmp/kept; " if renew else ""
+        return guest.check(new + "cat /proc/sys/kernel/random/boot_id; sha256sum /run/kept /var/tmp/kept; pgrep -f load.sh | sort", 120)
 
     stream = "".join("%d\n" % n for n in range(1, 300001))
     with tempfile.TemporaryDirectory(prefix="cube-soak-") as dir:
@@ -228,7 +246,8 @@ def soak(options):
                 time.sleep(chance.uniform(0.2, 6))
                 if guest.check("seq 1 300000", 120) != stream:
                     raise vm.VmError("the stream over vsock is damaged")
-                status("before")
+                before = fingerprint(renew=True)
+                rounds_before = int(status("before")[0])
                 snap = os.path.join(dir, "snap")
                 vm.remove(snap)
                 guest.snapshot(snap)
@@ -240,15 +259,23 @@ def soak(options):
                 guest.restore(snap, [(options.root, False), (options.tools, True)])
                 guest.check("@ping", 120)
                 took = time.monotonic() - start
+                ran, waited = guest.vcpu_times()
                 rounds, errors = status("after")
                 answers.append(took)
+                shares.append((took, ran, waited))
                 if took > LATE:
-                    late.append("cycle %d: %.2f s" % (cycles, took))
+                    late.append("cycle %d: %.2f s, in which the vCPUs ran %.2f s and waited %.2f s for a processor" % (cycles, took, ran, waited))
+                    print("\n".join(line for line in guest.vmm_log().splitlines() if "late: " in line), flush=True)
+                if fingerprint() != before:
+                    raise vm.VmError("another guest after the restore: %s; before: %s" % (fingerprint(), before))
+                if int(rounds) < rounds_before:
+                    raise vm.VmError("%s rounds of load after the restore, %d before" % (rounds, rounds_before))
                 if errors != "0":
                     raise vm.VmError("errors in the guest: " + guest.check("cat /run/errors"))
                 vm.remove(old)
-            report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore %s, late: %s; a shell script before "
-                   "the snapshot %s, after the restore %s" % (cycles, rounds, spread(answers), "; ".join(late) or "none",
+            report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore %s (the slowest: vCPUs ran %.2f s, "
+                   "waited %.2f s for a processor), late: %s; a shell script before "
+                   "the snapshot %s, after the restore %s" % (cycles, rounds, spread(answers), *max(shares)[1:], "; ".join(late) or "none",
                                                               spread(shell["before"]), spread(shell["after"])), options.soak)
         except (vm.VmError, OSError) as e:
             report("soak", -1, "cycle %d: %s" % (cycles, e), 0)

@@ -253,6 +253,30 @@ class Vm:
             raise VmError("%r ended with %d: %s" % (command, status, out[-2000:]))
         return out
 
+    def vcpu_times(self):
+        """Seconds that the vCPU threads together have run, and waited for a processor of the host while they could have."""
+        ran = waited = 0
+        tasks = "/proc/%d/task" % self.process.pid
+        for task in os.listdir(tasks):
+            try:
+                with open(os.path.join(tasks, task, "comm")) as name, open(os.path.join(tasks, task, "schedstat")) as times:
+                    if name.read().startswith("vcpu"):
+                        on, queued = times.read().split()[:2]
+                        ran, waited = ran + int(on), waited + int(queued)
+            except FileNotFoundError:
+                continue
+        return ran / 1e9, waited / 1e9
+
+    def vcpu_sleeps(self):
+        """How often the vCPU threads have gone to sleep: once per interrupt of an idle guest."""
+        count, tasks = 0, "/proc/%d/task" % self.process.pid
+        for task in os.listdir(tasks):
+            with open(os.path.join(tasks, task, "status")) as f:
+                text = f.read()
+            if text.startswith("Name:\tvcpu"):
+                count += int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+        return count
+
     def vmm_log(self):
         with open(os.path.join(self.dir, "vmm.log"), "rb") as f:
             return f.read().decode(errors="replace")
