@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """`cube bench kernel`: what a guest costs on this host.
 
-  bench.py [kernel] [--vmm PATH] [--kernel PATH] [--root IMAGE] [--tools IMAGE] [--vcpus N] [--boots N] [--idle N] [--cmdline WORDS] [--json]
+  bench.py [kernel] [--vmm PATH] [--kernel PATH] [--root IMAGE] [--tools IMAGE] [--vcpus N] [--boots N] [--idle N] [--cmdline WORDS] [--hz LIST] [--json]
 
 boot: from the start of cube-vmm to the first answer of the guest's PID 1 over vsock. syscall, page-fault, fork-exec, pipe,
-switch: measured in the guest by tests/kernel/guest/measure.c. tcp-to-guest: one stream from a process here to one in the guest, over a TAP
+switch, ptrace-stop, lost-per-second (of a busy loop), wake-late and turn-wait (with three busy processes per CPU): measured in the
+guest by tests/kernel/guest/measure.c. tcp-to-guest: one stream from a process here to one in the guest, over a TAP
 in a network namespace of its own. idle-cpu-50-vms: processor time of 50 idle clones of one snapshot,
 restored side by side, over ten seconds, in per cent of one core. --json prints the object of contracts/internal.md §12.
+--hz 100,250,1000 instead compares kernels with these rates of the clock interrupt (built when they are not in the cache): what is measured in the
+guest with one and with two vCPUs, and idle clones; two rounds, each in the other order.
 """
 import argparse
 import ctypes
@@ -121,6 +124,27 @@ def script(path, *arguments):
     return out.strip().splitlines()[-1]
 
 
+def compare_rates(options, disks):
+    """One table of the p50 of two rounds: metrics by rates."""
+    rates = [int(r) for r in options.hz.split(",")]
+    kernels = {rate: script("guest/kernel/build.sh", "--hz", str(rate)) for rate in rates}
+    found = {}
+    for order in (rates, rates[::-1]):
+        for rate in order:
+            for options.vcpus in (1, 2):
+                options.kernel = kernels[rate]
+                with tempfile.TemporaryDirectory(prefix="cube-bench-kernel-") as dir:
+                    results = inside(options, disks, dir)
+                    if options.idle:
+                        results.append(idle(options, disks, dir))
+                for r in results:
+                    found.setdefault((r["metric"], r["unit"], options.vcpus), {}).setdefault(rate, []).append(r)
+    print("| what | vCPUs | " + " | ".join("%d Hz" % r for r in rates) + " |\n|---|---|" + "---|" * len(rates))
+    for (metric, unit, vcpus), of in found.items():
+        cells = ["%.4g (%.4g)" % tuple(sum(r[key] for r in of[rate]) / len(of[rate]) for key in ("p50", "p99")) for rate in rates]
+        print("| %s, %s | %d | %s |" % (metric, unit, vcpus, " | ".join(cells)))
+
+
 def main():
     build = os.environ.get("CUBE_BUILD_DIR", os.path.join(ROOT, "build"))
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,11 +158,16 @@ def main():
     p.add_argument("--boots", type=int, default=10, help="boots to measure")
     p.add_argument("--cmdline", default="", type=lambda s: " " + s if s else "", help="more kernel command line")
     p.add_argument("--idle", type=int, default=50, help="idle VMs")
+    p.add_argument("--hz", help="rates to compare, as 100,250,1000")
     p.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = p.parse_args()
-    options.kernel = options.kernel or script("guest/kernel/build.sh")
+    if not options.hz:
+        options.kernel = options.kernel or script("guest/kernel/build.sh")
     options.root = options.root or script("guest/base/build.sh")
     disks = [(options.root, False), (options.tools, True)]
+    if options.hz:
+        compare_rates(options, disks)
+        return
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="cube-bench-kernel-") as dir:
         results = [boots(options, disks, dir)] if options.boots else []

@@ -1,5 +1,5 @@
 #!/bin/bash
-# guest/kernel/build.sh [pvm|stock] — builds a guest kernel from Debian's linux-source-6.1.
+# guest/kernel/build.sh [pvm|stock] [--hz N] — builds a guest kernel from Debian's linux-source-6.1.
 #
 #   pvm    for KVM hosts of the PVM kind (software KVM, the VMM reports them)
 #   stock  for hardware KVM
@@ -8,7 +8,8 @@
 # The result is ${CUBE_CACHE:-/var/cache/cube}/kernel/<hash>/{vmlinux,config}; the hash covers the source package,
 # patches, configuration and compiler. It is whole or absent (built in a temporary directory, then
 # renamed), and one build of a flavour runs at a time. The path of vmlinux is the last line on stdout, progress goes
-# to stderr. `--hash` prints the hash and `--path` the path, without building.
+# to stderr. `--hash` prints the hash and `--path` the path, without building. `--hz N` builds with another rate of the
+# clock interrupt (100, 250, 300 or 1000), to compare (bench/kernel/bench.py --hz).
 #
 # CUBE_KERNEL_JOBS: parallel compilers, default the number of processors. ccache makes a first build an eighth slower
 # and a later one, after a change of a patch, five times faster: it is used once ${CUBE_CACHE}/kernel/ccache exists.
@@ -41,15 +42,23 @@ PY
 
 action=build
 flavour=
-for arg in "$@"; do
-    case $arg in
-    pvm | stock) flavour=$arg ;;
-    --hash | --path) action=${arg#--} ;;
+hz=
+while [ $# -gt 0 ]; do
+    case $1 in
+    pvm | stock) flavour=$1 ;;
+    --hash | --path) action=${1#--} ;;
+    --hz) [ $# -gt 1 ] || die "--hz needs a rate"; hz=$2; shift ;;
     -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; exit 0 ;;
-    *) die "unknown argument $arg (see --help)" ;;
+    *) die "unknown argument $1 (see --help)" ;;
     esac
+    shift
 done
 [ -n "$flavour" ] || flavour=$(host_flavour)
+case $hz in "" | 100 | 250 | 300 | 1000) ;; *) die "no such rate: --hz $hz (see --help)" ;; esac
+
+wanted() {
+    cat "$here/config/common.fragment" "$here/config/$flavour.fragment" | sed "${hz:+s/^CONFIG_HZ_[0-9]*=y/CONFIG_HZ_$hz=y/}"
+}
 
 [ -f "$source" ] || die "$source is missing: apt-get install $package"
 compiler="$(gcc --version | head -n1); $(ld --version | head -n1)"
@@ -58,7 +67,8 @@ hash=$({
     echo "$flavour"
     echo "$compiler"
     echo "recipe 1" # count up when a change of this script changes the result
-    cat "$here"/patches/*.patch "$here/config/common.fragment" "$here/config/$flavour.fragment"
+    cat "$here"/patches/*.patch
+    wanted
 } | sha256sum | cut -c1-32)
 result=$cache/$hash
 
@@ -104,7 +114,7 @@ if [ -d "$cache/ccache" ] && command -v ccache >/dev/null; then
 fi
 run_make() { make -C "$work/src" -s CC="$cc" HOSTCC="$cc" "$@" >&2; }
 
-cat "$here/config/common.fragment" "$here/config/$flavour.fragment" >"$work/wanted"
+wanted >"$work/wanted"
 run_make KCONFIG_ALLCONFIG="$work/wanted" allnoconfig
 # Kconfig drops what it does not know or whose conditions fail, in silence: that must be an error.
 lost=$(grep -E '^CONFIG_[A-Z0-9_]+=' "$work/wanted" | grep -v '=n$' | grep -vxFf "$work/src/.config" || true)

@@ -2,9 +2,12 @@
  * microseconds. */
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -117,6 +120,91 @@ static void measure_pipe(const char *name, int pinned)
     report(name, SAMPLES);
 }
 
+/* A traced process stops at a system call and is let go: one stop and one wait for it, as strace does. */
+static void measure_ptrace(void)
+{
+    enum { BATCH = 20 };
+    int status = 0;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGSTOP);
+        for (;;)
+            syscall(SYS_getppid);
+    }
+    waitpid(pid, &status, 0);
+    for (int i = 0; i < SAMPLES; i++) {
+        double start = now_us();
+        for (int k = 0; k < BATCH; k++)
+            CHECK(ptrace(PTRACE_SYSCALL, pid, NULL, NULL) == 0 && waitpid(pid, &status, 0) == pid &&
+                      WIFSTOPPED(status),
+                  "the traced process ended");
+        samples[i] = (now_us() - start) / BATCH;
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    report("ptrace-stop", SAMPLES);
+}
+
+/* The time that a loop without system calls does not get, per second: clock interrupts, and what the host
+ * takes. */
+static void measure_lost(void)
+{
+    enum { WINDOWS = 20, WINDOW_US = 100000 };
+
+    for (int i = 0; i < WINDOWS; i++) {
+        double start = now_us(), last = start, lost = 0;
+        while (last - start < WINDOW_US) {
+            double now = now_us();
+            if (now - last > 1)
+                lost += now - last;
+            last = now;
+        }
+        samples[i] = lost * 1e6 / WINDOW_US;
+    }
+    report("lost-per-second", WINDOWS);
+}
+
+/* How late a sleeper wakes, and how long one of the busy processes waits for its turn, with three of those
+ * per CPU. */
+static void measure_load(void)
+{
+    enum { HOGS = 3, WAITS = 100 };
+    int cpus = (int)sysconf(_SC_NPROCESSORS_ONLN), n = 0;
+    pid_t hog[HOGS * 8];
+
+    for (int i = 0; i < HOGS * cpus && i < HOGS * 8; i++, n++)
+        if ((hog[n] = fork()) == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;)
+                __asm__ volatile("pause");
+        }
+    for (int i = 0; i < SAMPLES; i++) {
+        struct timespec wait = {.tv_nsec = 2000000};
+        double start = now_us();
+        nanosleep(&wait, NULL);
+        samples[i] = now_us() - start - 2000;
+    }
+    report("wake-late", SAMPLES);
+    kill(hog[--n], SIGKILL); /* this process takes its place */
+    waitpid(hog[n], NULL, 0);
+    double start = now_us(), last = start;
+    int waits = 0;
+    while (waits < WAITS && last - start < 5e6) {
+        double now = now_us();
+        if (now - last > 1000)
+            samples[waits++] = now - last;
+        last = now;
+    }
+    if (waits > 0)
+        report("turn-wait", waits);
+    while (n > 0) {
+        kill(hog[--n], SIGKILL);
+        waitpid(hog[n], NULL, 0);
+    }
+}
+
 int main(void)
 {
     measure_syscall();
@@ -124,5 +212,8 @@ int main(void)
     measure_fork_exec();
     measure_pipe("pipe", 0);
     measure_pipe("switch", 1);
+    measure_ptrace();
+    measure_lost();
+    measure_load();
     return 0;
 }
