@@ -232,9 +232,9 @@ def soak(options):
         return rounds, errors
 
     def fingerprint(renew=False):
-        """What must be the same on both sides: the boot, 4 MiB in memory and 4 MiB on the disk (new ones in each cycle), and the daemons' pids."""
+        """What must be the same on both sides: the boot, 4 MiB in memory and 4 MiB on the disk (new ones in each cycle), and the load's first process."""
         new = "for f in /run/kept /var/tmp/kept; do head -c 4M /dev/urandom >$f; done; sync /var/tmp/kept; " if renew else ""
-        return guest.check(new + "cat /proc/sys/kernel/random/boot_id; sha256sum /run/kept /var/tmp/kept; pgrep -f load.sh | sort", 120)
+        return guest.check(new + "cat /proc/sys/kernel/random/boot_id; sha256sum /run/kept /var/tmp/kept; pgrep -o -f '[l]oad.sh'", 120)
 
     stream = "".join("%d\n" % n for n in range(1, 300001))
     with tempfile.TemporaryDirectory(prefix="cube-soak-") as dir:
