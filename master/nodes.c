@@ -11,7 +11,11 @@ static const char *status_of(const struct node *n)
 {
     if (!fleet_node_ready(n))
         return n->status;
-    return n->draining ? "draining" : n->cordoned ? "cordoned" : n->unfit ? "unfit" : n->pressure ? "pressure" : "ready";
+    return n->draining   ? "draining"
+           : n->cordoned ? "cordoned"
+           : n->unfit    ? "unfit"
+           : n->pressure ? "pressure"
+                         : "ready";
 }
 
 static void node_fill(struct node *n, const struct sched_node *s, Cube__Master__V1__Node *out,
