@@ -17,7 +17,7 @@ from cluster import BUILD, ROOT, Cluster, die_with_parent, free_port, listening,
 from test_lifecycle import Lifecycle
 from test_http1 import Raw, by
 
-LOAD, SERVER = BUILD / "bench/ingress/ingress-load", BUILD / "bench/ingress/ingress-server"
+LOAD, SERVER, HOP = (BUILD / "bench/ingress" / n for n in ("ingress-load", "ingress-server", "ingress-hop"))
 ROUNDS = int(os.environ.get("CUBE_BENCH_ROUNDS", 3))
 SECONDS = int(os.environ.get("CUBE_BENCH_SECONDS", 4))
 CONNECTIONS = 32
@@ -123,19 +123,19 @@ class Bench:
     def __init__(self, c):
         self.c = c
         self.bulk = sandbox_id()
-        in_sock = c.generation(self.bulk, 1) / "in.sock"
-        self.server = c.spawn([SERVER, in_sock], "server")
+        self.in_sock = c.generation(self.bulk, 1) / "in.sock"
+        self.server = c.spawn([SERVER, self.in_sock], "server")
         self.backend = int(wait_for(lambda: (c.dir / "server.log").read_text().strip(), why="backend"))
         c.route(self.bulk, 1)
         self.sb, _ = c.sandbox({8000: self.backend})
         self.host, self.bulk_host = ("8000-%s.cube.test" % s for s in (self.sb, self.bulk))
         self.proxy = c.proxies[0]
-        self.rate = None
+        self.empty = self.peers = None
 
     def targets(self):
-        ha, ha_port = start_haproxy(self.c, self.backend)
-        ng, ng_port = start_nginx(self.c, self.backend)
-        return {"cube": (self.proxy.pid, self.proxy.port, self.host), "haproxy": (ha.pid, ha_port, "x.test"), "nginx": (ng.pid, ng_port, "x.test")}
+        if self.peers is None:
+            self.peers = {name: (p.pid, port, "x.test") for name, (p, port) in (("haproxy", start_haproxy(self.c, self.backend)), ("nginx", start_nginx(self.c, self.backend)))}
+        return {"cube": (self.proxy.pid, self.proxy.port, self.host), **self.peers}
 
     def cpu(self):
         targets = self.targets()
@@ -150,42 +150,68 @@ class Bench:
         metric("cpu-vs-haproxy", "x", [a / b for a, b in zip(cost["cube"], cost["haproxy"])])
         metric("cpu-vs-nginx", "x", [a / b for a, b in zip(cost["cube"], cost["nginx"])])
         metric("rate", "per second", rates["cube"])
-        self.rate = statistics.median(rates["cube"])
+
+    def hops(self):
+        """Two empty hops on the way that proxy and relay have: the port of the first, which copies or splices and looks at nothing."""
+        def hop(to, name):
+            self.c.spawn([HOP, to], name)
+            return int(wait_for(lambda: (self.c.dir / (name + ".log")).read_text().strip(), why=name))
+        if self.empty is None:
+            self.empty = hop(hop(self.in_sock, "hop2"), "hop1")
+        return self.empty
+
+    def highest(self):
+        """The highest rate that proxy and relay keep up with in an open loop. A closed loop serves more, because there each turn of a program finds many
+        requests; half of that would not be half of the load."""
+        n, seconds = load("burst", self.proxy.port, self.bulk_host, 2, CONNECTIONS)
+        rate = int(n) / float(seconds)
+        while rate > 1000:
+            n, p50, *_ = (int(v) for v in load("rate", self.proxy.port, self.bulk_host, int(rate), 1, CONNECTIONS))
+            if n >= 0.99 * rate and p50 < 2000:
+                break
+            rate *= 0.85
+        return rate
 
     def latency(self):
-        if self.rate is None:
-            n, seconds = load("burst", self.proxy.port, self.bulk_host, 2, CONNECTIONS)
-            self.rate = int(n) / float(seconds)
-        half = int(self.rate / 2)
-        added50, added99 = [], []
+        """Open loop at one rate for all. One of the others is an empty chain of two hops: what it adds is wake-ups and the kernel's TCP, and no two programs on
+        the way can add less. `wake-up` is what one wake-up on the other core costs here; two hops need four of them per request."""
+        half = int(self.highest() / 2)
+        woken = [[float(v) for v in load("wakeup")] for _ in range(ROUNDS)]
+        results.append({"metric": "wake-up", "unit": "µs", "n": ROUNDS, "p50": statistics.median(w[0] for w in woken), "p99": statistics.median(w[1] for w in woken),
+                        "max": max(w[1] for w in woken)})
+        ways = {"direct": (self.backend, self.bulk_host), "cube": (self.proxy.port, self.bulk_host), "two-empty-hops": (self.hops(), "x.test"),
+                **{name: (port, "x.test") for name, (_, port, _) in self.targets().items() if name != "cube"}}
+        seen = {name: [] for name in ways}
         for _ in range(ROUNDS):
-            d = [int(v) for v in load("rate", self.backend, self.bulk_host, half, SECONDS, CONNECTIONS)]
-            p = [int(v) for v in load("rate", self.proxy.port, self.bulk_host, half, SECONDS, CONNECTIONS)]
-            added50.append(p[1] - d[1])
-            added99.append(p[2] - d[2])
-            say("  at %d requests/s: direct p50 %d p99 %d µs, through proxy and relay p50 %d p99 %d µs" % (half, d[1], d[2], p[1], p[2]))
-        results.append({"metric": "added", "unit": "µs", "n": ROUNDS, "p50": statistics.median(added50), "p99": statistics.median(added99), "max": max(added99)})
+            for name, (port, host) in ways.items():
+                seen[name].append([int(v) for v in load("rate", port, host, half, SECONDS, CONNECTIONS)])
+        for name, rounds in seen.items():
+            say("  at %d requests/s: %-14s p50 %s, p99 %s µs" % (half, name, " ".join(str(r[1]) for r in rounds), " ".join(str(r[2]) for r in rounds)))
+        for name in ways:
+            if name != "direct":
+                added = [[r[i] - d[i] for r, d in zip(seen[name], seen["direct"])] for i in (1, 2)]
+                results.append({"metric": "added" if name == "cube" else "added-" + name, "unit": "µs", "n": ROUNDS, "p50": statistics.median(added[0]),
+                                "p99": statistics.median(added[1]), "max": max(added[1])})
+        own = [[r[i] - d[i] for r, d in zip(seen["cube"], seen["two-empty-hops"])] for i in (1, 2)]
+        results.append({"metric": "added-own", "unit": "µs", "n": ROUNDS, "p50": statistics.median(own[0]), "p99": statistics.median(own[1]), "max": max(own[1])})
 
     def transfer(self):
-        """Beside the direct connection haproxy, one hop of one process, says what a hop costs on this machine: generator and backend alone use up two cores."""
-        ha, ha_port = start_haproxy(self.c, self.backend)
+        """Beside the direct connection: haproxy, one hop of one process, and two empty hops that splice, which is the most that two processes on the way can
+        leave of it on this machine: generator and backend alone use up two cores."""
+        ha, ha_port, _ = self.targets()["haproxy"]
+        ways = {"direct": (self.backend, self.host), "cube": (self.proxy.port, self.bulk_host), "haproxy": (ha_port, "x.test"), "two-empty-hops": (self.hops(), "x.test")}
         load("put", self.proxy.port, self.bulk_host, 1 << 26)
-        for verb, name in (("put", "upload-vs-direct"), ("get", "download-vs-direct")):
-            ratios, haproxy = [], []
+        for verb, name in (("put", "upload"), ("get", "download")):
+            took = {way: [] for way in ways}
             for _ in range(ROUNDS):
-                relay = self.c.relay.pid
-                direct = float(load(verb, self.backend, self.host, GiB2)[0])
-                cpu = [cpu_s(p) for p in (self.proxy.pid, relay, ha.pid)]
-                through = float(load(verb, self.proxy.port, self.bulk_host, GiB2)[0])
-                hop = float(load(verb, ha_port, "x.test", GiB2)[0])
-                cpu = [cpu_s(p) - before for p, before in zip((self.proxy.pid, relay, ha.pid), cpu)]
-                ratios.append(direct / through)
-                haproxy.append(direct / hop)
-                say("  %s %.1f GiB: direct %.2f s, through proxy and relay %.2f s, through haproxy %.2f s; CPU of proxy %.2f, relay %.2f, haproxy %.2f s"
-                    % (verb, GiB2 / 2**30, direct, through, hop, *cpu))
-            metric(name, "x", ratios)
-            metric(name.replace("-vs-", "-haproxy-vs-"), "x", haproxy)
-        ha.terminate()
+                before = [cpu_s(p) for p in (self.proxy.pid, self.c.relay.pid, ha)]
+                for way, (port, host) in ways.items():
+                    took[way].append(float(load(verb, port, host, GiB2)[0]))
+                cpu = [cpu_s(p) - b for p, b in zip((self.proxy.pid, self.c.relay.pid, ha), before)]
+                say("  %s %.1f GiB: %s; CPU of proxy %.2f, relay %.2f, haproxy %.2f s" % (name, GiB2 / 2**30, ", ".join("%s %.2f s" % (w, t[-1]) for w, t in took.items()), *cpu))
+            for way in list(ways)[1:]:
+                metric(name + ("-" if way == "cube" else "-%s-" % way) + "vs-direct", "x", [d / t for d, t in zip(took["direct"], took[way])])
+            metric(name + "-vs-two-empty-hops", "x", [d / t for d, t in zip(took["two-empty-hops"], took["cube"])])
         metric("rss", "MiB", [status_mib(self.proxy.pid, "VmHWM")])
         say("  proxy resident high-water %.1f MiB" % status_mib(self.proxy.pid, "VmHWM"))
 
