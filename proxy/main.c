@@ -49,6 +49,8 @@ static const struct config_key keys[] = {
      "relay and guest"},
     {"wake_timeout", CONFIG_MS, offsetof(struct proxy_config, wake_timeout_ms), "60s", 1, 86400000,
      "resume of a paused sandbox"},
+    {"stream_buffer", CONFIG_INT, offsetof(struct proxy_config, stream_buffer), "4194304", 0, 1073741824,
+     "bytes that the kernel may hold per stream and direction; 0 = its own maximum"},
     {"drain_timeout", CONFIG_MS, offsetof(struct proxy_config, drain_timeout_ms), "10s", 1, 86400000,
      "SIGTERM: open streams get this long"},
     {0},

@@ -252,6 +252,7 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
         return NULL;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    dp_io_limit_sending(fd);
     *b = (struct back){.io = {.on_read = on_read, .on_drain = on_drain},
                        .worker = w,
                        .sandbox = s,

@@ -26,7 +26,7 @@ struct proxy_config {
     char *listen, *tls_listen, *admin_listen, *domain, *api, *lifecycle, *redis, *redis_user,
         *redis_password_file, *run_dir, *key_dir, *state_dir, *cell, *access_log, *tls_cert, *tls_key,
         *relay_ca, *relay_cert, *relay_key;
-    int64_t threads, max_per_sandbox, max_per_client;
+    int64_t threads, max_per_sandbox, max_per_client, stream_buffer;
     int64_t head_timeout_ms, keepalive_timeout_ms, idle_timeout_ms, connect_timeout_ms, wake_timeout_ms,
         drain_timeout_ms;
 };

@@ -4,7 +4,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/err.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -41,6 +44,40 @@ void dp_mem_put(char *p, uint32_t cap)
     free(p);
 }
 
+/* ---- the kernel's buffers ---- */
+
+enum { CHECK_EVERY = 262144 };
+static int receive_limit, unsent_limit; /* set before the first stream; 0: none */
+
+void dp_io_limit(int64_t bytes)
+{
+    unsigned long long allowed = 0;
+    FILE *f = fopen("/proc/sys/net/core/rmem_max", "re");
+    if (f && fscanf(f, "%llu", &allowed) != 1)
+        allowed = 0;
+    if (f)
+        fclose(f);
+    receive_limit = allowed * 2 >= (unsigned long long)bytes ? (int)bytes : 0;
+    unsent_limit = (int)(bytes / 8);
+}
+
+void dp_io_limit_sending(int fd)
+{
+    if (unsent_limit)
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_limit, sizeof unsent_limit);
+}
+
+static void receive_check(struct dp_io *io, size_t got)
+{
+    int size, half = receive_limit / 2; /* the kernel doubles what it is given */
+    socklen_t len = sizeof size;
+    if (receive_limit == 0 || (io->unchecked += (uint32_t)got) < CHECK_EVERY)
+        return;
+    io->unchecked = 0;
+    if (getsockopt(io->watch.fd, SOL_SOCKET, SO_RCVBUF, &size, &len) == 0 && size > receive_limit)
+        setsockopt(io->watch.fd, SOL_SOCKET, SO_RCVBUF, &half, sizeof half);
+}
+
 /* ---- pending output ---- */
 
 static void out_free(struct dp_io *io)
@@ -67,14 +104,16 @@ static void drained(struct dp_io *io)
 static bool out_append(struct dp_io *io, const char *p, size_t n)
 {
     size_t need = (size_t)io->out_len + n;
-    if (need > UINT32_MAX / 2)
+    if (need > UINT32_MAX / 4)
         return false;
     if (io->out == NULL || io->out_off + need > io->out_cap) {
         if (io->out && need <= io->out_cap) {
             memmove(io->out, io->out + io->out_off, io->out_len);
         } else {
             uint32_t cap;
-            char *q = dp_mem_get(need, &cap);
+            /* Room for as much again: many small writes to a peer that does not read must not copy all of it
+             * each time. */
+            char *q = dp_mem_get(io->out ? need * 2 : need, &cap);
             if (q == NULL)
                 return false;
             if (io->out_len)
@@ -206,6 +245,7 @@ ssize_t dp_io_read(struct dp_io *io, void *p, size_t n)
             got = recv(io->watch.fd, p, n, MSG_DONTWAIT);
         } while (got < 0 && errno == EINTR);
         if (got > 0) {
+            receive_check(io, (size_t)got);
             /* A short read emptied the socket; what comes later is a new edge. */
             if ((size_t)got < n && !io->rdhup)
                 drained(io);
@@ -225,8 +265,10 @@ ssize_t dp_io_read(struct dp_io *io, void *p, size_t n)
     size_t got = 0;
     ERR_clear_error();
     int rc = SSL_read_ex(io->ssl, p, n, &got);
-    if (rc == 1)
+    if (rc == 1) {
+        receive_check(io, got);
         return (ssize_t)got;
+    }
     int why = SSL_get_error(io->ssl, rc);
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) {
         drained(io);
@@ -252,8 +294,10 @@ ssize_t dp_io_splice_in(struct dp_io *io, int pipe_fd, size_t n)
     do {
         got = splice(io->watch.fd, NULL, pipe_fd, NULL, n, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
     } while (got < 0 && errno == EINTR);
-    if (got > 0)
+    if (got > 0) {
+        receive_check(io, (size_t)got);
         return got;
+    }
     if (got == 0) {
         io->eof = true;
         return DP_IO_END;

@@ -22,13 +22,24 @@ struct dp_io {
     bool handshaking;       /* TLS not ready yet; on_read is first called when it is */
     bool on_demand; /* EPOLLOUT is asked for only while blocked (unix sockets report it per message) */
     bool out_armed;
-    bool want_write; /* dp_io_want_write was called */
+    bool want_write;    /* dp_io_want_write was called */
+    uint32_t unchecked; /* bytes read since the receive buffer was looked at */
     /** There is something to read (or the end, or a failure). Called once per edge: read until `readable` is
      * false or stop and call again yourself later. */
     void (*on_read)(struct dp_io *io);
     /** Everything pending was written. */
     void (*on_drain)(struct dp_io *io);
 };
+
+/** Bounds what the kernel holds for one stream, for the process, before the first stream: a receive buffer
+ * that has grown past `bytes` (memory, as SO_RCVBUF counts) is brought back and grows no more, so a reader
+ * that was fast and then stops cannot make it hold tcp_rmem's maximum; and at most an eighth of `bytes` waits
+ * unsent. Streams that were never fast keep their small buffers. Without effect on receiving where
+ * net.core.rmem_max does not allow as much: a smaller fixed buffer would slow distant clients. 0 = as the
+ * kernel likes. */
+void dp_io_limit(int64_t bytes);
+/** Applies the bound of sending to a socket; accepted ones inherit it from their listener. */
+void dp_io_limit_sending(int fd);
 
 /** Takes over a non-blocking descriptor. For TLS pass an SSL in accept or connect state (taken over), else
  * NULL. */

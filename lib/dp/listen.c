@@ -1,5 +1,5 @@
 /* Opens listening sockets from their textual addresses. */
-#include "lib/dp/loop.h"
+#include "lib/dp/io.h"
 
 #include "lib/base/cleanup.h"
 
@@ -72,6 +72,7 @@ int dp_listen(const char *address, bool reuseport, struct err *e)
     } else {
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* inherited by accepted sockets */
+        dp_io_limit_sending(fd);
         if (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0)
             return err_sys(e, ERR_INTERNAL, "sharing %s between threads", address);
     }

@@ -22,5 +22,7 @@ const struct config_key relay_keys[] = {
      1000000, "open streams"},
     {"max_streams", CONFIG_INT, offsetof(struct relay_config, max_streams), "200000", 1, 10000000,
      "open streams of all sandboxes"},
+    {"stream_buffer", CONFIG_INT, offsetof(struct relay_config, stream_buffer), "4194304", 0, 1073741824,
+     "bytes that the kernel may hold per stream and direction; 0 = its own maximum"},
     {0},
 };

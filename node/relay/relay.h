@@ -13,7 +13,7 @@
 struct relay_config {
     char *listen, *admin_listen, *run_dir, *log_level;
     char *tls_ca, *tls_cert, *tls_key; /* required off loopback */
-    int64_t handshake_timeout_ms, max_streams_per_sandbox, max_streams;
+    int64_t handshake_timeout_ms, max_streams_per_sandbox, max_streams, stream_buffer;
 };
 
 /** The keys of the section, with defaults and help; ended by an entry without a name. */

@@ -96,6 +96,7 @@ static void service_connect(struct link *k)
         return;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    dp_io_limit_sending(fd);
     fcntl(fd, F_SETFL, O_NONBLOCK); /* splice(2) heeds the socket's flag alone */
     k->service.on_read = on_service;
     k->service.on_drain = on_service;
@@ -170,6 +171,7 @@ int main(int argc, char **argv)
             return 2;
         map[guest] = (uint16_t)host;
     }
+    dp_io_limit(1 << 20); /* as the relay beside it, so that a test can bound the whole way */
     loop = dp_loop_new();
     snprintf(address, sizeof address, "unix:%s", argv[1]);
     struct dp_watch listener = {.ready = on_accept, .fd = dp_listen(address, false, &e)};

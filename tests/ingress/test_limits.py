@@ -1,6 +1,7 @@
 """What holds for the whole process, whatever the number of its threads: limits per sandbox and per client address, and the entry in discovery."""
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ from service import Service
 from test_attack import END_HEADERS, END_STREAM, H2, HEADERS, frame, request
 from test_http1 import Raw, by, get
 
+MiB = 1 << 20
 PER_SANDBOX, PER_CLIENT = 6, 20
 
 
@@ -128,8 +130,60 @@ def a_proxy_is_in_discovery_until_it_drains(c, svc):
     equal(len(members()), len(c.proxies))
 
 
+def most_unread(way):
+    """How far a fast sender gets ahead of a reader that stops after 48 MiB; both ends have small buffers of their own."""
+    head, held, fast = b"", 0, 48 * MiB
+    with socket.socket() as l:
+        l.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        l.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        l.bind(("127.0.0.1", 0))
+        l.listen(1)
+        with socket.socket() as k:
+            k.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            k.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+            s = way(l, k)
+            sender, reader = (k, s)
+            with s:
+                while b"\r\n\r\n" not in head:
+                    head += s.recv(4096)
+                if head.startswith(b"GET"):
+                    s.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (1 << 30))
+                    sender, reader, head = s, k, b""
+                got, sent, block = len(head), 0, bytes(MiB)
+                sender.setblocking(False)
+                reader.setblocking(False)
+                while True:
+                    r, w, _ = select.select([reader] if got < fast else [], [sender], [], 1)
+                    if not r and not w:
+                        return (sent - got) / MiB
+                    if w:
+                        sent += sender.send(block)
+                    while r and got < fast:  # as fast as it can, so that the kernel makes the buffers large
+                        try:
+                            got += len(reader.recv(MiB))
+                        except BlockingIOError:
+                            break
+
+
+@test
+def a_reader_that_stops_holds_its_sender(c, svc):
+    def start(request):
+        def way(l, k):
+            mine, vm = c.sandbox({8000: l.getsockname()[1]})
+            k.connect(("127.0.0.1", c.port))
+            k.sendall(request % by(mine).encode())
+            l.settimeout(30)
+            return l.accept()[0]
+        return way
+    for what, request in (("an upload", b"POST / HTTP/1.1\r\n%%sContent-Length: %d\r\n\r\n" % (1 << 30)), ("a download", b"GET / HTTP/1.1\r\n%s\r\n")):
+        held = most_unread(start(request))
+        print("   %s that was fast and is read no more: %.1f MiB on the way" % (what, held))
+        # Three connections; the programs hold little, and the kernel at most `stream_buffer` (1 MiB) for each, beside what is unsent.
+        check(held < 7, "a sender was let %.1f MiB ahead" % held)
+
+
 if __name__ == "__main__":
     svc = Service()
-    with Cluster(proxies=2, config="  threads: 4\n  max_connections_per_sandbox: %d\n  max_connections_per_client: %d\n" % (PER_SANDBOX, PER_CLIENT)) as c:
+    with Cluster(proxies=2, config="  threads: 4\n  max_connections_per_sandbox: %d\n  max_connections_per_client: %d\n  stream_buffer: 1048576\n" % (PER_SANDBOX, PER_CLIENT), relay_config="  stream_buffer: 1048576\n") as c:
         code = run("ingress limits", c, svc)
     sys.exit(code)
