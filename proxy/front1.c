@@ -1,6 +1,6 @@
 /* The HTTP/1.1 side towards a client: keep-alive, one request after the other, each routed on its own.
- * Invariant: no byte of the next request is looked at before the answer of the one before is complete; a body
- * is read only while the service takes it. */
+ * Invariant: no byte of the next request is looked at before the answer of the one before is complete and
+ * taken by the client's kernel; a body is read only while the service takes it. */
 #include "proxy/front1.h"
 
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 8, LINGER_MS = 2000, LINGER_BYTES = 4 << 20 };
+enum { ROUNDS = 8, HEADS = 32, LINGER_MS = 2000, LINGER_BYTES = 4 << 20 };
 
 static void front_read(struct front1 *c);
 
@@ -99,6 +99,10 @@ static void on_drain(struct dp_io *io)
         if (c->state == FRONT_RAW)
             front1_raw_check(c);
     }
+    if (c->state == FRONT_LINGER)
+        dp_timer_start(c->worker->loop, &c->timer, LINGER_MS);
+    else if (c->state == FRONT_HEAD)
+        front1_again(c); /* requests behind that answer waited for it */
 }
 
 /* ---- reading ---- */
@@ -118,6 +122,8 @@ static bool in_take(struct front1 *c)
 {
     size_t used;
     if (c->state == FRONT_HEAD) {
+        if (dp_io_blocked(&c->io))
+            return false;
         used = front1_bytes_take(c, c->in + c->in_off, c->in_len);
     } else if ((c->state == FRONT_BUSY && front1_can_feed(c)) ||
                (c->state == FRONT_RAW && c->x && c->x->back && !c->x->back->blocked(c->x))) {
@@ -160,6 +166,7 @@ static bool may_read(struct front1 *c)
 {
     switch (c->state) {
     case FRONT_HEAD:
+        return !dp_io_blocked(&c->io);
     case FRONT_LINGER:
         return true;
     case FRONT_BUSY:
@@ -229,9 +236,13 @@ static void front_read(struct front1 *c)
         return;
     }
     c->in_read = true;
-    for (int i = 0; i < ROUNDS; i++) {
-        while (c->in_len && in_take(c))
+    for (int i = 0, heads = 0; i < ROUNDS; i++) {
+        while (c->in_len && heads++ < HEADS && in_take(c))
             ;
+        if (c->in_len && heads > HEADS && c->state == FRONT_HEAD) {
+            front1_again(c); /* others are served between requests that came in one piece */
+            break;
+        }
         if (c->x && (c->x->up.bulk || c->x->up.in_pipe) && !bulk_up(c))
             break;
         if (c->state == FRONT_CLOSED || !may_read(c) || (c->in_len && c->state != FRONT_HEAD))
@@ -288,8 +299,21 @@ static void on_timer(struct dp_timer *t)
     struct front1 *c = (struct front1 *)((char *)t - offsetof(struct front1, timer));
     const struct proxy_config *cfg = &c->worker->proxy->cfg;
     int64_t quiet = dp_now_ms(c->worker->loop) - c->active_ms;
-    if (c->state == FRONT_LINGER || c->io.handshaking) {
-        front1_close(c, c->io.handshaking);
+    if (c->io.handshaking) {
+        front1_close(c, true);
+        return;
+    }
+    if (dp_io_blocked(&c->io) && (c->state == FRONT_LINGER || c->state == FRONT_HEAD)) {
+        /* A slow reader of the last answer: it is not cut off, and if it must be, then not with an orderly
+         * end. */
+        if (quiet >= cfg->idle_timeout_ms)
+            front1_close(c, true);
+        else
+            dp_timer_start(c->worker->loop, t, cfg->idle_timeout_ms - quiet);
+        return;
+    }
+    if (c->state == FRONT_LINGER) {
+        front1_close(c, false);
         return;
     }
     int64_t slow = c->head_ms ? dp_now_ms(c->worker->loop) - c->head_ms : 0;

@@ -227,6 +227,9 @@ class Service:
         self.reply(c, b"too much", "413 Payload Too Large", "Connection: close\r\n")
         return False
 
+    def do_block(self, c, r, rec):
+        self.reply(c, bytes(int(r.query["n"])))  # head and body in one piece
+
     def do_ws(self, c, r, rec):
         key = r.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         accept = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()

@@ -368,9 +368,68 @@ def an_upgrade_to_h2c_is_not_passed_on(c, sb, svc):
         check("upgrade" not in svc.seen[0]["headers"] and "http2-settings" not in svc.seen[0]["headers"], "passed on: %s" % svc.seen[0]["headers"])
 
 
+@test
+def requests_behind_answers_that_nobody_reads_wait(c, sb, svc):
+    for what, one in (("answers of a service", b"GET /block?n=4000 HTTP/1.1\r\n%s\r\n" % by(sb).encode()), ("answers of the proxy", b"GET / HTTP/1.1\r\nHost: 1-i0nobody.cube.test\r\nAccept: text/html\r\n\r\n")):
+        before = rss_now(c.proxies[0])
+        k = socket.socket()
+        k.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        k.connect(("127.0.0.1", c.port))
+        k.settimeout(1)
+        sent = 0
+        try:
+            while sent < 8 * MiB:
+                sent += k.send(one * 100)
+        except (socket.timeout, TimeoutError):
+            pass
+        t = time.monotonic()
+        for _ in range(20):
+            alive(c, sb)
+        took = time.monotonic() - t
+        check(took < 10, "20 requests of another client took %.1f s meanwhile" % took)
+        grown = rss_now(c.proxies[0]) - before
+        print("   %d requests without reading: %.1f MiB more for %s" % (sent // len(one), grown, what))
+        check(SANITIZED or grown <= 4, "memory grew by %.1f MiB" % grown)
+        # They were held back, not lost: the answers come once they are read.
+        k.settimeout(30)
+        got = b""
+        while got.count(b"HTTP/1.1 ") < 200:
+            b = k.recv(65536)
+            check(b, "the end after %d answers" % got.count(b"HTTP/1.1 "))
+            got += b
+        k.close()
+        alive(c, sb)
+
+
+@test
+def a_slow_reader_of_the_last_answer_gets_all_of_it(c, sb, svc):
+    """The connection closes behind it, but not before it was read: what still waits in the proxy must not be lost."""
+    for version in ("1.0",):
+        k = socket.socket()
+        k.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        k.connect(("127.0.0.1", c.port))
+        k.settimeout(30)
+        svc.seen.clear()
+        n, stalls = 3 * MiB, [130000, 100000, 70000]
+        k.sendall(b"GET /download?n=%d&kind=close HTTP/%s\r\n%sConnection: close\r\n\r\n" % (n, version.encode(), by(sb).encode()))
+        head = k.recv(256)
+        total = len(head)
+        while True:
+            # At one of these points the proxy has all of the answer, and a part of it waits in its own memory: that is where a proxy loses patience.
+            if stalls and n - total <= stalls[0]:
+                stalls.pop(0)
+                time.sleep(2.6)
+            b = k.recv(16384)
+            if not b:
+                break
+            total += len(b)
+        check(not stalls and total >= n, "%d of %d bytes, and an orderly end (HTTP/%s)" % (total, n, version))
+        k.close()
+
+
 if __name__ == "__main__":
     svc = Service()
-    with Cluster(config="  head_timeout: %ds\n  threads: 1\n" % HEAD_TIMEOUT) as c:
+    with Cluster(config="  head_timeout: %ds\n  threads: 1\n  stream_buffer: 262144\n" % HEAD_TIMEOUT) as c:
         sb, vm = c.sandbox({8000: svc.port, 49983: svc.port})
         code = run("ingress attack", c, sb, svc)
     sys.exit(code)
