@@ -1,6 +1,6 @@
 /* The control thread: Redis look-ups, the event stream, wake calls. The only writer of the route cache.
- * Invariant: a look-up whose sandbox got an event while it was under way is asked again, so an older answer
- * never replaces a newer state. */
+ * Invariants: a look-up whose sandbox got an event while it was under way is asked again, so an older answer
+ * never replaces a newer state; that a sandbox does not exist is believed of a cell that has its records. */
 #include "proxy/proxy.h"
 
 #include "lib/base/cleanup.h"
@@ -217,15 +217,42 @@ static void question_answer(struct question *q, struct answer_msg *a)
 
 static void lookup_send(struct question *q);
 
+static bool asked_again(struct question *q, const struct err *e)
+{
+    if (!q->again || e)
+        return false;
+    q->again = false;
+    lookup_send(q);
+    return true;
+}
+
+/* No route. After a loss of data the records come back with the nodes' reports (internal.md §3): until then
+ * the route that was known stays in use (the relay checks the generation), and of others nothing is said. */
+static void on_cell_state(const redisReply *reply, const struct err *e, void *data)
+{
+    struct question *q = data;
+    struct control *c = q->control;
+    struct answer_msg a = {.took_ms = q->took_ms};
+    if (asked_again(q, e))
+        return;
+    if (e) {
+        a.failed = true;
+        a.err = *e;
+    } else if (str_is(reply_str(reply), "ready")) {
+        route_cache_drop(c->proxy->routes, q->sandbox);
+    } else if (!route_cache_last(c->proxy->routes, q->sandbox, &a.route)) {
+        a.failed = true;
+        err_set(&a.err, ERR_UNAVAILABLE, "the records of the cell are being recovered");
+    }
+    question_answer(q, &a);
+}
+
 static void on_lookup(const redisReply *reply, const struct err *e, void *data)
 {
     struct question *q = data;
     struct answer_msg a = {.took_ms = q->took_ms};
-    if (q->again && e == NULL) {
-        q->again = false;
-        lookup_send(q);
+    if (asked_again(q, e))
         return;
-    }
     if (e) {
         a.failed = true;
         a.err = *e;
@@ -234,6 +261,9 @@ static void on_lookup(const redisReply *reply, const struct err *e, void *data)
                  "the route in Redis is malformed, or its relay may only be reached by TLS");
         a.failed = true;
         err_set(&a.err, ERR_INTERNAL, "reading the route of %s: malformed", q->sandbox);
+    } else if (a.route.state == ROUTE_NONE) {
+        redis_command(q->control->redis, on_cell_state, q, "HGET %s:meta state", q->control->key_prefix);
+        return;
     } else {
         route_cache_put(q->control->proxy->routes, &a.route);
     }
@@ -351,9 +381,11 @@ static void on_event(const char *id, const redisReply *fields, void *data)
     a.route.state = state_parse(entry_field(fields, "state"));
     /* First nobody can find the old route any more, then the connections of the old generation go. */
     route_cache_drop(c->proxy->routes, a.route.sandbox);
-    struct question *q = *question_slot(c, a.route.sandbox, false);
-    if (q)
-        q->again = true;
+    for (int wake = 0; wake < 2; wake++) { /* a wake ends in a look-up too */
+        struct question *q = *question_slot(c, a.route.sandbox, wake);
+        if (q)
+            q->again = true;
+    }
     tell_all(c, &a);
 }
 

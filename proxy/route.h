@@ -38,6 +38,8 @@ struct route_cache *route_cache_new(void);
 void route_cache_put(struct route_cache *c, struct route *r);
 void route_cache_drop(struct route_cache *c, const char *sandbox);
 bool route_cache_has(struct route_cache *c, const char *sandbox);
+/** Copies the route that was last known, verified or not. */
+bool route_cache_last(struct route_cache *c, const char *sandbox, struct route *out);
 /** Events may have been missed: every route is looked up again before its next use, but while `offline` is
  * set. */
 void route_cache_unverify(struct route_cache *c);

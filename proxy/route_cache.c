@@ -258,6 +258,15 @@ static void reader_leave(struct route_reader *r)
 
 #endif
 
+/* The control thread is the only writer, so what it finds stays while it copies. */
+bool route_cache_last(struct route_cache *c, const char *sandbox, struct route *out)
+{
+    struct route *known = table_find(c, sandbox);
+    if (known)
+        *out = *known;
+    return known != NULL;
+}
+
 void route_cache_unverify(struct route_cache *c)
 {
     atomic_fetch_add_explicit(&c->verified, 1, memory_order_release);

@@ -99,6 +99,7 @@ class Cluster:
                     "--dir", str(self.dir)], "redis")
         wait_for(lambda: listening(self.redis_port), why="redis")
         self.redis = Redis(self.redis_port)
+        self.redis("HSET", "{c0}:meta", "state", "ready")
         self.relay = self.start_relay() if start_relay else None
         self.proxies = [self.start_proxy(i) for i in range(proxies)]
         if self.proxies:

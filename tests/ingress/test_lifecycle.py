@@ -160,6 +160,31 @@ def dead_paused_and_redis_away(c, svc, life):
 
 
 @test
+def after_a_loss_of_data_known_routes_stay_in_use_until_the_records_are_back(c, svc, life):
+    sb, vm = c.sandbox({8000: svc.port})
+    stranger = sandbox_id()
+    equal(get(c, "/", by(sb))[0], 200)
+    equal(get(c, "/", by(stranger))[0], 502)
+    clients = len(c.redis("CLIENT", "LIST").splitlines())
+    c.redis("FLUSHALL")
+    c.redis("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    wait_for(lambda: len(c.redis("CLIENT", "LIST").splitlines()) == clients, why="the proxy at Redis again")
+    for state in ("", "recovering"):
+        if state:
+            c.redis("HSET", "{c0}:meta", "state", state)
+        for i in range(20):
+            equal(get(c, "/", by(sb))[0], 200, "a sandbox that runs, in a cell that is %s" % (state or "empty"))
+            equal(get(c, "/", by(stranger))[0], 503, "a sandbox of which nothing is known")
+            time.sleep(0.01)
+    c.redis("HSET", "{c0}:meta", "state", "ready")
+    equal(get(c, "/", by(stranger))[0], 502)
+    equal(get(c, "/", by(sb))[0], 502, "the records are back, and it is not among them")
+    c.route(sb, 1)
+    equal(get(c, "/", by(sb))[0], 200)
+    c.end(vm)
+
+
+@test
 def wake_parks_and_then_answers_once_for_all(c, svc, life):
     sb = sandbox_id()
     c.route(sb, 1, state="paused", auto_resume=1)
