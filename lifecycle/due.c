@@ -1,6 +1,7 @@
 /* Owns what happens at a deadline: the sandbox's own action is proposed to a master, with the rev that was
- * seen, so a timeout that was extended meanwhile is not touched. Invariant: at most one proposal per sandbox
- * is in flight here; pauses are bounded and give way to wakes. */
+ * seen, so a timeout that was extended meanwhile is not touched. Invariants: at most one proposal per sandbox
+ * is in flight here; pauses are bounded and give way to wakes; a deadline that cannot be met now (a pause
+ * that was refused, or has to wait its turn) never stands before one that can. */
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
@@ -36,14 +37,26 @@ struct due {
     struct due *next;
 };
 
-#define WORKING_MAX                                                                                          \
-    1024 /* proposals in flight; what is due beyond that is looked at when some have ended                   \
-          */
+/* Kills and extensions in flight; what is due beyond that is looked at when some have ended. */
+#define WORKING_MAX 1024
+#define PAUSES_WAITING 2 /* pauses taken from the deadlines, per one that may be in flight */
+#define FORGET_MS 60000  /* after its time for another try has come, when it is not due any more */
 
 static struct due *buckets[BUCKETS];
-static unsigned working;
+static unsigned working, pausing;
 static struct loop_timer timer;
 static struct lifecycle *self;
+static int64_t forget_ms;
+
+/* Where the reading of a shard begins: behind what was due there and could not be helped. */
+static struct shard {
+    int64_t skip, seen, taken;
+} shards[SHARDS];
+
+static struct shard *shard_of(char c)
+{
+    return &shards[c >= 'a' && c <= 'z' ? c - 'a' + 10 : c >= '0' && c <= '9' ? c - '0' : 0];
+}
 
 static struct due **bucket(const char *id)
 {
@@ -123,7 +136,10 @@ static void due_fiber(void *arg)
     } else {
         rc = propose_kill(d, &e);
     }
-    working--;
+    if (strcmp(d->action, "pause") == 0)
+        pausing--;
+    else
+        working--;
     if (rc == 0 || e.code == ERR_NOT_FOUND || e.code == ERR_CONFLICT) {
         metric_add(&metric_due_done, 1);
         due_remove(d);
@@ -139,6 +155,11 @@ static void due_fiber(void *arg)
              "a deadline's %s failed, again in %" PRId64 " ms: %s", d->action, d->backoff_ms, e.msg);
 }
 
+static bool pause_must_wait(const struct lifecycle *l)
+{
+    return pausing >= PAUSES_WAITING * (unsigned)l->cfg.pauses_at_once;
+}
+
 /* Groups of four: id, rev, action, value. */
 static int due_parse(const redisReply *r, void *out, struct err *e)
 {
@@ -148,9 +169,13 @@ static int due_parse(const redisReply *r, void *out, struct err *e)
         return err_set(e, ERR_INTERNAL, "reading deadlines: unexpected answer");
     for (size_t i = 0; i + 3 < r->elements; i += 4) {
         const char *id = r->element[i]->str, *action = r->element[i + 2]->str;
+        bool pause = strcmp(action, "pause") == 0;
+        struct shard *shard = shard_of(id[strlen(id) - 1]);
         struct due *d = due_find(id);
-        if (d && (d->working || d->not_before_ms > now))
+        shard->seen++;
+        if ((d && (d->working || d->not_before_ms > now)) || (pause && pause_must_wait(l)))
             continue;
+        shard->taken++;
         if (!d) {
             d = calloc(1, sizeof *d);
             if (!d)
@@ -163,7 +188,10 @@ static int due_parse(const redisReply *r, void *out, struct err *e)
         d->rev = strtoull(r->element[i + 1]->str, NULL, 10);
         d->value = strtoll(r->element[i + 3]->str, NULL, 10);
         d->working = true;
-        working++;
+        if (pause)
+            pausing++;
+        else
+            working++;
         snprintf(d->action, sizeof d->action, "%s", action);
         if (strcmp(action, "extend") != 0 && now > d->value && !d->backoff_ms)
             metric_observe_us(&metric_due_late, (now - d->value) * 1000);
@@ -172,23 +200,53 @@ static int due_parse(const redisReply *r, void *out, struct err *e)
     return 0;
 }
 
+/* A full batch of which nothing could be taken: what is due behind it is looked at next, and then the first
+ * again. */
+static void shards_move_on(const struct lifecycle *l)
+{
+    for (int i = 0; i < SHARDS; i++) {
+        bool stuck = shards[i].seen >= l->cfg.due_batch && shards[i].taken == 0;
+        shards[i].skip = stuck ? shards[i].skip + shards[i].seen : 0;
+        shards[i].seen = shards[i].taken = 0;
+    }
+}
+
+/* What failed here and ended in another way (deleted, extended) is not due any more, so nobody else removes
+ * it. */
+static void forget_old(int64_t now)
+{
+    if (now < forget_ms)
+        return;
+    forget_ms = now + FORGET_MS;
+    for (size_t i = 0; i < BUCKETS; i++)
+        for (struct due **at = &buckets[i], *d; (d = *at);) {
+            if (d->working || d->not_before_ms + FORGET_MS > now) {
+                at = &d->next;
+                continue;
+            }
+            *at = d->next;
+            free(d);
+        }
+}
+
 static void tick_fiber(void *arg)
 {
     struct lifecycle *l = arg;
     size_t n = strlen(l->shards);
     if (n && redis_connected(l->redis) && working < WORKING_MAX) {
-        char now[24], limit[24], names[SHARDS][2];
+        char now[24], limit[24], names[SHARDS][24];
         const char *args[3 + SHARDS] = {l->instance, now, limit};
         struct err e = {0};
         snprintf(now, sizeof now, "%" PRId64, clock_realtime_ms());
         snprintf(limit, sizeof limit, "%" PRId64, l->cfg.due_batch);
         for (size_t i = 0; i < n; i++) {
-            names[i][0] = l->shards[i];
-            names[i][1] = 0;
+            snprintf(names[i], sizeof names[i], "%c%" PRId64, l->shards[i], shard_of(l->shards[i])->skip);
             args[3 + i] = names[i];
         }
         if (script_run(l, &script_due, 3 + (int)n, args, due_parse, l, &e) < 0)
             log_line(LOG_WARN, &(struct log_about){.err = &e}, "reading deadlines: %s", e.msg);
+        shards_move_on(l);
+        forget_old(clock_realtime_ms());
     }
     loop_timer_start(l->loop, &timer, l->cfg.tick_ms);
 }
