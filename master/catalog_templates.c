@@ -129,8 +129,8 @@ static int template_parse(const redisReply *r, void *out, struct err *e)
     return err_set(e, ERR_NOT_FOUND, "template '%.120s' not found", g->name);
 }
 
-int catalog_template(struct master *m, const char *team, const char *name, Cube__Master__V1__Template **out,
-                     struct err *e)
+static int template_find(struct master *m, const char *team, const char *name,
+                         Cube__Master__V1__Template **out, struct err *e)
 {
     char text[160];
     size_t n = strlen(name);
@@ -163,12 +163,21 @@ int catalog_template(struct master *m, const char *team, const char *name, Cube_
     return rc;
 }
 
+int catalog_template(struct master *m, const char *team, const char *name, Cube__Master__V1__Template **out,
+                     struct err *e)
+{
+    if (template_find(m, team, name, out, e) == 0)
+        return 0;
+    return e->code == ERR_FORBIDDEN ? err_set(e, ERR_NOT_FOUND, "template '%.120s' not found", name) : -1;
+}
+
+/* The one that says `forbidden`: the check of an alias tells what is taken from what is free. */
 static void serve_get_template(struct request *r)
 {
     Cube__Master__V1__GetTemplateRequest *q = (Cube__Master__V1__GetTemplateRequest *)r->in;
     Template *t = NULL;
     struct err e = {0};
-    if (catalog_template(r->m, q->team_id, q->name, &t, &e) < 0) {
+    if (template_find(r->m, q->team_id, q->name, &t, &e) < 0) {
         request_fail(r, &e);
         return;
     }
@@ -254,7 +263,10 @@ static void serve_delete_template(struct request *r)
         db_arg(&a, "force");
         db_arg(&a, "untemplate");
         db_arg(&a, t->template_id);
-        if (db_eval(r->m, &script_catalog, &a, catalog_int_parse, &done, &e) == 0)
+        if (db_eval(r->m, &script_catalog, &a, catalog_int_parse, &done, &e) == 0 && done < 0)
+            err_set(&e, ERR_INVALID,
+                    "template '%.120s' cannot be deleted: running or paused sandboxes use it", q->name);
+        else if (!e.code)
             journal_append(r->m->journal, "untemplate", t->template_id, strlen(t->template_id), &e);
         if (!e.code && *t->source_sandbox)
             snapshot_drop_later(r->m, t->node_id, t->template_id);

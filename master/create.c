@@ -336,6 +336,22 @@ static int idem_answer(struct master *m, const char *value, const char *expect, 
     return 0;
 }
 
+static int idem_parse(const redisReply *r, void *out, struct err *e)
+{
+    if (r->type == REDIS_REPLY_STRING)
+        snprintf(out, sizeof((struct placement *)0)->idem_hit, "%s", r->str);
+    return 0;
+}
+
+/* Asked before anything can refuse: a retry of what was done must not fail for want of room or template. What
+ * two do at the same time is decided by the committer. */
+static int idem_look(struct placement *p, struct err *e)
+{
+    char name[360];
+    snprintf(name, sizeof name, "%s:idem:%s", p->m->prefix, p->idem);
+    return db_command(p->m, 2, (const char *[]){"GET", name}, idem_parse, p->idem_hit, e);
+}
+
 static int spec_check(struct placement *p, const Cube__Master__V1__CreateRequest *req, struct err *e)
 {
     Cube__V1__SandboxSpec *s = p->spec;
@@ -424,6 +440,10 @@ int op_create(struct master *m, Cube__Master__V1__CreateRequest *req, const char
         cube__v1__sandbox_spec__pack(p.spec, bytes);
         sha256_hex(bytes, n, p.idem_value);
         snprintf(p.idem, sizeof p.idem, "%s:%s", p.spec->team_id, req->idempotency_key);
+        if (idem_look(&p, e) < 0)
+            return -1;
+        if (p.idem_hit[0])
+            return idem_answer(m, p.idem_hit, p.idem_value, out, e);
     }
     Cube__Master__V1__Template *tpl = NULL;
     if (catalog_template(m, p.spec->team_id, p.spec->template_id, &tpl, e) < 0)

@@ -145,6 +145,38 @@ static int deadline_touch(struct master *m, struct record *r, int64_t end, const
     return 0;
 }
 
+/* The longest time that the team grants, counted from the sandbox's (last) start: no extension passes it
+ * (contracts/e2b.md §7). 0 = none; a sandbox of mode idle lives by its activity. */
+static int life_limit(struct master *m, const struct record *r, int64_t *ms, struct err *e)
+{
+    Cube__Master__V1__Team *team = NULL;
+    *ms = 0;
+    if (r->idle_ms > 0)
+        return 0;
+    if (catalog_team(m, r->team, &team, e) < 0)
+        return e->code == ERR_NOT_FOUND ? (*e = (struct err){0}, 0) : -1;
+    *ms = team->max_timeout_ms;
+    cube__master__v1__team__free_unpacked(team, NULL);
+    return 0;
+}
+
+/* Cuts `*end` to that. An end that is not later than the present one needs no leave. */
+static int end_limit(struct master *m, const struct record *r, int64_t *end, struct err *e)
+{
+    int64_t life, last;
+    if (r->end_ms > 0 && *end <= r->end_ms)
+        return 0;
+    if (life_limit(m, r, &life, e) < 0)
+        return -1;
+    last = r->started_ms + life;
+    if (life == 0 || *end <= last)
+        return 0;
+    if (m->now_ms() >= last)
+        return err_set(e, ERR_INVALID, "Max instance length exceeded");
+    *end = last;
+    return 0;
+}
+
 struct update {
     struct master *m;
     char node[NODE_ID_MAX + 1], id[SANDBOX_ID_LEN + 1];
@@ -194,6 +226,9 @@ int op_deadline(struct master *m, const Cube__Master__V1__SetDeadlineRequest *re
             not_now(out, "given another timeout", e);
         } else if (req->if_rev && req->if_rev != out->rev) {
             err_set(e, ERR_CONFLICT, "the sandbox changed meanwhile");
+        } else if (*req->team_id && req->timeout_ms > 0 && end_limit(m, out, &end, e) < 0) {
+            record_free(out);
+            return -1;
         } else if ((req->extend_only && end <= out->end_ms) ||
                    deadline_touch(m, out, end, req->extend_only ? "extended" : "set", e) == 0) {
             node_update_later(m, out);
@@ -314,6 +349,11 @@ static int resume_here(struct master *m, struct record *r, const Cube__Master__V
         timeout = WAKE_TIMEOUT_MS;
     if (r->idle_ms > 0)
         timeout = r->idle_ms;
+    int64_t life;
+    if (life_limit(m, r, &life, e) < 0)
+        return -1;
+    if (life > 0 && timeout > life)
+        timeout = life;
     uint64_t gen = r->gen + 1;
     bool overtaken = false;
     struct inflight busy;
@@ -360,6 +400,8 @@ int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, cons
             if (req->timeout_ms > 0 && !*resumed) {
                 int64_t ask = out->idle_ms > 0 ? out->idle_ms : req->timeout_ms;
                 int64_t end = m->now_ms() + ask;
+                if (end_limit(m, out, &end, e) < 0)
+                    break;
                 if ((!req->extend_only || end > out->end_ms) &&
                     deadline_touch(m, out, end, "extended by connect", e) < 0) {
                     rc = e->code == ERR_CONFLICT ? 1 : -1;

@@ -1,6 +1,6 @@
 -- include: common
 -- Writes of the catalog. With mode "absent" (replay of the journal) what is there already stays. ARGV: prefix, mode (force|absent), op, …
--- team id field value … · key sha id team name mask admin created · unkey team id · rename team id name · template id team public pb created alias … · untemplate id. Answer: 1 done (unkey, rename: the digest), 0 nothing to do, -1 no such team.
+-- team id field value … · key sha id team name mask admin created · unkey team id · rename team id name · template id team public pb created alias … · untemplate id. Answer: 1 done (unkey, rename: the digest), 0 nothing to do, -1 no such team, -2 sandboxes use the template.
 local absent, op = ARGV[2] == 'absent', ARGV[3]
 
 if op == 'team' then
@@ -60,6 +60,11 @@ end
 if op == 'untemplate' then
   local h = key('tpl', ARGV[4])
   if redis.call('HEXISTS', h, 'pb') == 0 then return 0 end
+  for _, t in ipairs(redis.call('SMEMBERS', key('teams'))) do
+    for _, view in ipairs({'running', 'paused'}) do
+      if redis.call('EXISTS', key('ix', 'tpl', t, ARGV[4], view)) == 1 then return -2 end
+    end
+  end
   drop_aliases(h)
   redis.call('DEL', h)
   redis.call('SREM', key('tpls'), ARGV[4])

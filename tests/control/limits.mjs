@@ -76,6 +76,52 @@ await test('idempotency key: one sandbox from many retries on all masters; anoth
   equal(third.state, 'RUNNING', 'a failed create frees its key');
   await killAll([all[0], other, third]);
 });
+await test('idempotency key: the retry finds its sandbox on a full fleet and after its template is gone', async () => {
+  await s.catalog('PutTemplate', { template_id: 'brief', aliases: ['brief'], public: true, limits: { vcpus: 1, memory_mib: 256 }, status: 'ready' });
+  const x = await create(s, { template_id: 'brief' }, 'key-4');
+  const full = await Promise.allSettled(Array.from({ length: 60 }, (_, i) => create(apis[i % 3])));
+  await rejects(create(s), 'sandbox_capacity_unavailable');
+  equal((await create(apis[1], { template_id: 'brief' }, 'key-4')).spec.sandbox_id, x.spec.sandbox_id, 'on a full fleet');
+  await c.r('DEL', '{c0}:alias:/brief');
+  equal((await create(apis[2], { template_id: 'brief' }, 'key-4')).spec.sandbox_id, x.spec.sandbox_id, 'without its template');
+  await killAll([x, ...full.filter((y) => y.status === 'fulfilled').map((y) => y.value)]);
+});
+await test('the longest time of a team is a cap of a sandbox\'s life: extending again and again does not pass it', async () => {
+  await s.catalog('PutTeam', { team_id: 't5', slug: 't5', name: 'Five', max_timeout_ms: 2000 });
+  const x = await create(s, { team_id: 't5', timeout_ms: 2000, auto_resume: true }), q = { sandbox_id: x.spec.sandbox_id, team_id: 't5' };
+  const cap = (y) => { assert(y.end_ms - y.started_ms <= 2000, `${y.end_ms - y.started_ms} ms`); return y; };
+  await sleep(50);
+  cap((await s.sandboxes('SetDeadline', { ...q, timeout_ms: 2000 })).sandbox);
+  cap((await s.sandboxes('SetDeadline', { ...q, timeout_ms: 900000, extend_only: true })).sandbox);
+  cap((await s.sandboxes('Resume', { ...q, timeout_ms: 2000, extend_only: true })).sandbox);
+  equal((await s.sandboxes('SetDeadline', { ...q, timeout_ms: 100 })).sandbox.state, 'RUNNING', 'shortening is free');
+  await s.sandboxes('Pause', q);
+  const woken = c.services(ports[0], 'lifecycle').sandboxes('Resume', { sandbox_id: q.sandbox_id, wake: true, extend_only: true });
+  const y = cap((await woken).sandbox);
+  await sleep(Math.max(0, y.started_ms + 2001 - Date.now()));
+  await rejects(s.sandboxes('SetDeadline', { ...q, timeout_ms: 100 }), 'invalid_argument', /Max instance length exceeded/);
+  equal((await s.sandboxes('SetDeadline', { ...q, timeout_ms: 0 })).sandbox.state, 'RUNNING', 'an end at once is always free');
+  await killAll([x]);
+});
+await test('deadlines that cannot be met do not stand before others', async () => {
+  await c.lifecycle('l1', { due_batch: 1 });
+  for (const id of ['n1', 'n2', 'n3']) await n(`${id} refuse_pause storage_full`);
+  const stuck = await create(s, { auto_pause: true, auto_pause_memory: true, timeout_ms: 1 });
+  let x;
+  while (!x) {
+    x = await create(s);
+    if (x.spec.sandbox_id.at(-1) === stuck.spec.sandbox_id.at(-1)) break;
+    await killAll([x]);
+    x = null;
+  }
+  await s.sandboxes('SetDeadline', { sandbox_id: x.spec.sandbox_id, team_id: 't1', timeout_ms: 0 });
+  await until('the one behind it ended', async () => (await c.r('HGET', `{c0}:sb:${x.spec.sandbox_id}`, 'state')) === 'killed');
+  equal(await c.r('HGET', `{c0}:sb:${stuck.spec.sandbox_id}`, 'state'), 'running');
+  for (const id of ['n1', 'n2', 'n3']) await n(`${id} refuse_pause -`);
+  await until('the first is paused', async () => (await c.r('HGET', `{c0}:sb:${stuck.spec.sandbox_id}`, 'state')) === 'paused', 60000);
+  await c.kill('l1');
+  await killAll([stuck]);
+});
 await test('labels: only nodes that carry them', async () => {
   const g = await c.sim('g', ports, ['--prefix', 'g', '--nodes', 1, '--label', 'gpu=a100']);
   await until('g1', async () => (await s.nodes('List', {})).nodes.some((x) => x.node_id === 'g1' && x.status === 'ready'));

@@ -22,7 +22,7 @@ await test('a snapshot by name and one without; both start sandboxes on the node
     await s.sandboxes('Kill', q(y));
   }
   await rejects(s.sandboxes('Snapshot', q(x, { name: 'other/mine' })), 'invalid_argument', /namespace/);
-  await rejects(s.sandboxes('Create', { spec: { team_id: 't2', template_id: b.snapshot_id, timeout_ms: 1 } }), 'forbidden');
+  await rejects(s.sandboxes('Create', { spec: { team_id: 't2', template_id: b.snapshot_id, timeout_ms: 1 } }), 'not_found', /template '.*' not found/);
   equal((await s.catalog('ListTemplates', { team_id: '' })).templates.map((t) => t.template_id), ['tpl1'], 'snapshots are no templates');
   const list = await s.sandboxes('ListSnapshots', { team_id: 't1' });
   equal(list.snapshots.map((v) => v.snapshot_id), [b.snapshot_id, a.snapshot_id]);
@@ -30,6 +30,12 @@ await test('a snapshot by name and one without; both start sandboxes on the node
   const first = await s.sandboxes('ListSnapshots', { team_id: 't1', sandbox_id: x.spec.sandbox_id, limit: 1 });
   const second = await s.sandboxes('ListSnapshots', { team_id: 't1', limit: 1, cursor: first.next_cursor });
   equal([first.snapshots[0].snapshot_id, second.snapshots[0].snapshot_id, second.next_cursor], [b.snapshot_id, a.snapshot_id, '']);
+  const user = (await s.sandboxes('Create', { spec: { team_id: 't1', template_id: 'mine', timeout_ms: 60000 } })).sandbox;
+  await rejects(s.catalog('DeleteTemplate', { name: a.snapshot_id, team_id: 't1' }), 'invalid_argument', /running or paused sandboxes use it/);
+  await s.sandboxes('Pause', q(user));
+  await rejects(s.catalog('DeleteTemplate', { name: a.snapshot_id, team_id: 't1' }), 'invalid_argument', /running or paused sandboxes use it/);
+  await s.sandboxes('Kill', q(user));
+  await rejects(s.catalog('DeleteTemplate', { name: a.snapshot_id, team_id: 't2' }), 'not_found');
   await s.catalog('DeleteTemplate', { name: a.snapshot_id, team_id: 't1' });
   equal((await s.sandboxes('ListSnapshots', { team_id: 't1' })).snapshots.length, 1);
   await rejects(s.sandboxes('Create', { spec: { team_id: 't1', template_id: 'mine', timeout_ms: 1 } }), 'not_found');
