@@ -146,7 +146,7 @@ static int take_network(struct create *c, const json_t *body, struct err *e)
     c->spec.private_traffic = parsed.private_traffic;
     c->spec.mask_request_host = (char *)parsed.mask_request_host;
     if (json_object_size(net) > 0) {
-        c->network_json = json_dumps(net, JSON_COMPACT);
+        c->network_json = network_text(net, false);
         if (!c->network_json)
             return err_set(e, ERR_INTERNAL, "reading the create body: out of memory");
         c->spec.network_json = c->network_json;

@@ -182,15 +182,38 @@ static int check_ingress(const json_t *net, const char *path, bool secured, cons
     if (!public_traffic && !secured)
         return err_set(e, ERR_INVALID,
                        "'network.allowPublicTraffic: false' needs a secured sandbox ('secure: true')");
-    for (const char *p = out->mask_request_host; *p; p++)
-        if ((unsigned char)*p <= 0x20 || (unsigned char)*p >= 0x7f || *p == '/')
-            return err_set(
-                e, ERR_INVALID,
-                "validation error: 'network.maskRequestHost' must be a host, with ${PORT} for the port");
+    /* What cube-proxy writes into a Host line; it refuses a route with anything else. */
+    static const char host_chars[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]${}";
+    if (out->mask_request_host[strspn(out->mask_request_host, host_chars)])
+        return err_set(
+            e, ERR_INVALID,
+            "validation error: 'network.maskRequestHost' must be a host, with ${PORT} for the port");
     if (ports && !can->https_ports)
         return unsupported(e, path, "httpsPorts");
     out->private_traffic = !public_traffic;
     return 0;
+}
+
+/* Of the options above, in one list for both forms. */
+static const char *const update_keys[] = {"allowOut", "denyOut",    "egressProxy",
+                                          "rules",    "dnsServers", "allow_internet_access",
+                                          NULL},
+                         *const create_keys[] = {"allowOut",        "denyOut",    "egressProxy",
+                                                 "rules",           "dnsServers", "allowPublicTraffic",
+                                                 "maskRequestHost", "httpsPorts", NULL};
+
+char *network_text(const json_t *net, bool update)
+{
+    json_t *known = json_object();
+    for (const char *const *key = update ? update_keys : create_keys; *key; key++) {
+        json_t *v = json_object_get(net, *key);
+        if (v && strcmp(*key, "allow_internet_access") != 0) /* travels as a field of its own */
+            json_object_set(known, *key, v);
+    }
+    char *text = json_dumps(known, JSON_COMPACT);
+    json_decref(known);
+    return text;
 }
 
 int network_parse(const json_t *net, const char *path, bool update, bool secured,
@@ -226,11 +249,6 @@ int network_parse(const json_t *net, const char *path, bool update, bool secured
     if (!can->lists && json_array_size(deny) > 0 && !deny_all)
         return unsupported(e, path, "denyOut");
     out->deny_internet = deny_all && json_array_size(allow) == 0;
-    if (!update) {
-        static const char *const known[] = {"allowOut",        "denyOut",    "egressProxy",
-                                            "rules",           "dnsServers", "allowPublicTraffic",
-                                            "maskRequestHost", "httpsPorts", NULL};
-        body_unknown(net, path, known, u);
-    }
+    body_unknown(net, path, update ? update_keys : create_keys, u);
     return 0;
 }

@@ -28,3 +28,7 @@ extern const struct network_support network_supported;
  * an envd token. */
 int network_parse(const json_t *net, const char *path, bool update, bool secured,
                   const struct network_support *can, struct network *out, struct unknown *u, struct err *e);
+
+/** The options that the contract knows, as text for the record (owned by the caller; NULL: out of memory):
+ * what nobody knows is not kept, so that it is never shown as if it were in force. */
+char *network_text(const json_t *net, bool update);

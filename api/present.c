@@ -88,8 +88,11 @@ static void common(struct jsonw *w, const Cube__V1__Sandbox *s)
     pairs(w, "metadata", s->spec->metadata, s->spec->n_metadata);
 }
 
-static void network(struct jsonw *w, const char *json)
+/* The rules of the way out as they were set last; those of the way in are the sandbox's from its create on.
+ */
+static void network(struct jsonw *w, const Cube__V1__SandboxSpec *spec)
 {
+    const char *json = spec->network_json;
     if (!json || !*json)
         return;
     json_t *net = json_loads(json, JSON_REJECT_DUPLICATES, NULL);
@@ -98,6 +101,10 @@ static void network(struct jsonw *w, const char *json)
         return;
     }
     json_object_del(json_object_get(net, "egressProxy"), "password");
+    if (spec->private_traffic)
+        json_object_set_new(net, "allowPublicTraffic", json_false());
+    if (*spec->mask_request_host)
+        json_object_set_new(net, "maskRequestHost", json_string(spec->mask_request_host));
     char *text = json_dumps(net, JSON_COMPACT);
     if (text) {
         jsonw_key(w, "network");
@@ -121,7 +128,7 @@ void present_detail(struct jsonw *w, const Cube__V1__Sandbox *s, const char *dom
         jsonw_kstr(w, "pauseMode", s->filesystem_only ? "filesystem" : "full");
         jsonw_kbool(w, "envdUnresponsiveAtPause", s->guest_unresponsive);
     }
-    network(w, s->spec->network_json);
+    network(w, s->spec);
     jsonw_key(w, "lifecycle");
     jsonw_obj(w);
     jsonw_kbool(w, "autoResume", s->spec->auto_resume);

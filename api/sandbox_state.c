@@ -206,8 +206,6 @@ void handle_sandbox_refresh(struct call *c)
 
 void handle_sandbox_network(struct call *c)
 {
-    static const char *const known[] = {
-        "allowOut", "denyOut", "egressProxy", "rules", "dnsServers", "allow_internet_access", NULL};
     struct err e = {0};
     bool internet = true;
     struct network parsed;
@@ -220,9 +218,7 @@ void handle_sandbox_network(struct call *c)
         call_fail(c, &e);
         return;
     }
-    body_unknown(c->body, "", known, &c->unknown);
-    json_object_del(c->body, "allow_internet_access"); /* travels as a field of its own */
-    char *text = json_dumps(c->body, JSON_COMPACT);
+    char *text = network_text(c->body, true);
     if (!text) {
         call_error(c, ERR_INTERNAL, "reading the network options: out of memory");
         return;

@@ -37,7 +37,7 @@ void handle_template_list_v2(struct call *c)
 }
 
 static void lookup(struct call *c, const char *method, const ProtobufCMessageDescriptor *out, unsigned flags,
-                   call_reply_cb *reply)
+                   call_reply_cb *reply, call_error_cb *failed)
 {
     struct err e = {0};
     char ref[TEMPLATE_REF_MAX + 1];
@@ -48,7 +48,15 @@ static void lookup(struct call *c, const char *method, const ProtobufCMessageDes
     }
     in.name = ref;
     in.team_id = c->caller.team_id;
-    call_master(c, method, &in.base, out, flags, reply, NULL);
+    call_master(c, method, &in.base, out, flags, reply, failed);
+}
+
+static void on_no_template(struct call *c, const struct err *e)
+{
+    if (e->code == ERR_FORBIDDEN)
+        call_error(c, ERR_NOT_FOUND, "template '%s' not found", c->match.args[0]);
+    else
+        call_fail(c, e);
 }
 
 static void on_template(struct call *c, const ProtobufCMessage *m)
@@ -61,7 +69,7 @@ static void on_template(struct call *c, const ProtobufCMessage *m)
 void handle_template_get(struct call *c)
 {
     lookup(c, MASTER_CATALOG "GetTemplate", &cube__master__v1__template__descriptor, UPSTREAM_READ,
-           on_template);
+           on_template, on_no_template);
 }
 
 static void on_alias(struct call *c, const ProtobufCMessage *m)
@@ -77,12 +85,13 @@ static void on_alias(struct call *c, const ProtobufCMessage *m)
 
 void handle_template_alias(struct call *c)
 {
-    lookup(c, MASTER_CATALOG "GetTemplate", &cube__master__v1__template__descriptor, UPSTREAM_READ, on_alias);
+    lookup(c, MASTER_CATALOG "GetTemplate", &cube__master__v1__template__descriptor, UPSTREAM_READ, on_alias,
+           NULL);
 }
 
 void handle_template_delete(struct call *c)
 {
-    lookup(c, MASTER_CATALOG "DeleteTemplate", &cube__master__v1__empty__descriptor, 0, reply_empty);
+    lookup(c, MASTER_CATALOG "DeleteTemplate", &cube__master__v1__empty__descriptor, 0, reply_empty, NULL);
 }
 
 /* ---- the operator's registration ---- */

@@ -484,10 +484,19 @@ await test('api: network rules are set and replaced', async () => {
   equal((await call('GET', `/sandboxes/${id}`)).json.network, { denyOut: ['8.8.8.8'] }, 'what is not named is cleared')
   equal((await call('PUT', `/sandboxes/${id}/network`, { allow_internet_access: false })).status, 204, 'no internet')
   equal((await call('GET', `/sandboxes/${id}`)).json.allowInternetAccess, false, 'shown')
+  const odd = await call('PUT', `/sandboxes/${id}/network`, { denyOut: ['9.9.9.9'], allowPublicTraffic: false })
+  equal(odd.status, 204, odd.text)
+  ok(/allowPublicTraffic/.test(odd.headers.get('warning')), 'a field that is none of this call is named')
+  equal((await call('GET', `/sandboxes/${id}`)).json.network, { denyOut: ['9.9.9.9'] }, 'and is not shown as if it were in force')
   isError(await call('PUT', `/sandboxes/${id}/network`, { allowOut: ['example.com'] }), 400, '0.0.0.0/0', 'a name without deny-all')
   isError(await call('PUT', `/sandboxes/${id}/network`, { dnsServers: ['1.1.1.1'] }), 400, 'dnsServers', 'not supported')
   await kill(id)
   equal((await call('PUT', `/sandboxes/${id}/network`, {})).status, 404, 'of a dead sandbox')
+  const priv = await call('POST', '/v2/sandboxes', { templateID: 'base', network: { allowPublicTraffic: false, maskRequestHost: 'x.example' } })
+  equal((await call('PUT', `/sandboxes/${priv.json.sandboxID}/network`, { denyOut: ['8.8.8.8'] })).status, 204, 'the way out of a private one')
+  equal((await call('GET', `/sandboxes/${priv.json.sandboxID}`)).json.network, { denyOut: ['8.8.8.8'], allowPublicTraffic: false, maskRequestHost: 'x.example' },
+    'the way in stays what it is, and is shown')
+  await kill(priv.json.sandboxID)
 })
 
 await test('api: templates are read by ID and alias', async () => {

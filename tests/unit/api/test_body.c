@@ -249,6 +249,14 @@ static void network_rules_hold(void **state)
     assert_int_equal(network("{\"httpsPorts\":[49983]}", &n, &e), -1);
     assert_int_equal(network("{\"httpsPorts\":[0]}", &n, &e), -1);
     assert_int_equal(network("{\"maskRequestHost\":\"a b\"}", &n, &e), -1);
+    /* Whatever passes here, cube-proxy must write into a Host line; a route with more is refused there. */
+    assert_int_equal(network("{\"maskRequestHost\":\"a_b.example:${PORT}\"}", &n, &e), 0);
+    static const char *const hosts[] = {"a,b", "a@b", "a\\u00e9", "a;b", "a(b)", "a=b", "a/b", "a?b"};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "{\"maskRequestHost\":\"%s\"}", hosts[i]);
+        assert_int_equal(network(text, &n, &e), -1);
+    }
     assert_int_equal(network("{\"rules\":{\"a.b\":[{\"transform\":{\"headers\":{\"X-A\":\"v\"}}}]}}", &n, &e),
                      0);
     assert_int_equal(network("{\"rules\":{\"a.b\":[{},{}]}}", &n, &e), -1);
