@@ -33,15 +33,10 @@
 static bool is_ready(char why[128], void *data)
 {
     struct node *n = data;
-    if (!n->ready)
-        snprintf(why, 128, "sandboxes are still being taken over");
-    else if (!jailer_connected(n->jailer))
+    snprintf(why, 128, "%s", n->ready ? selftest_unfit() : "sandboxes are still being taken over");
+    if (!*why && !jailer_connected(n->jailer))
         snprintf(why, 128, "no cube-jailer at %s", n->cfg.jailer_socket);
-    else if (*selftest_unfit())
-        snprintf(why, 128, "%s", selftest_unfit());
-    else
-        return !n->stopping;
-    return false;
+    return !*why && !n->stopping;
 }
 
 static void begin(void *arg)
