@@ -1,6 +1,7 @@
 /* `node-create`, `create-burst`, `density` and `node-pause`: what a master sees of one cube-node, through its
  * gRPC service (contracts/internal.md §12). bench/node/run.sh starts the node and calls this. */
 #include "bench/node/client.h"
+#include "bench/node/split.h"
 #include "bench/report.h"
 
 #include "lib/base/clock.h"
@@ -21,9 +22,9 @@
 static struct bench {
     struct node_client client, ready;
     const char *name, *address, *ready_address, *key_dir, *run_dir, *template_id;
-    int n, status;
+    int n, status, settle_s;
     bool json;
-} b = {.address = "127.0.0.1:3040"};
+} b = {.address = "127.0.0.1:3040", .settle_s = 90};
 
 static void die(const char *what, const struct err *e)
 {
@@ -98,7 +99,7 @@ struct one {
     char id[SANDBOX_ID_LEN + 1];
     int64_t began;
     double took;
-    bool failed;
+    bool failed, pooled;
     unsigned *left;
     struct fiber_event *all;
 };
@@ -108,7 +109,9 @@ static void burst_one(void *arg)
     struct one *o = arg;
     struct err e = {0};
     struct node_start s = {.id = o->id, .gen = 1};
-    o->failed = node_start(&b.client, &s, NULL, &e) < 0;
+    Cube__Node__V1__Receipt r = CUBE__NODE__V1__RECEIPT__INIT;
+    o->failed = node_start(&b.client, &s, &r, &e) < 0;
+    o->pooled = r.from_pool;
     if (o->failed)
         fprintf(stderr, "create: %s\n", e.msg);
     o->took = ms_since(o->began);
@@ -120,7 +123,8 @@ static void create_burst(void)
 {
     struct series s[] = {{.metric = "create", .unit = "ms"},
                          {.metric = "last", .unit = "ms"},
-                         {.metric = "errors", .unit = "count"}};
+                         {.metric = "errors", .unit = "count"},
+                         {.metric = "pool-missed", .unit = "count"}};
     int rounds = b.n / BURST > 0 ? b.n / BURST : 1;
     for (int round = 0; round < rounds; round++) {
         static struct one one[BURST];
@@ -133,32 +137,22 @@ static void create_burst(void)
             fiber_spawn(burst_one, &one[i]);
         }
         fiber_event_wait(&all, -1);
-        double last = 0, errors = 0;
+        double last = 0, errors = 0, missed = 0;
         for (int i = 0; i < BURST; i++) {
             series_add(&s[0], one[i].took);
             last = one[i].took > last ? one[i].took : last;
             errors += one[i].failed;
+            missed += !one[i].pooled;
         }
         series_add(&s[1], last);
         series_add(&s[2], errors);
+        series_add(&s[3], missed);
         for (int i = 0; i < BURST; i++)
             if (!one[i].failed)
                 kill_one(&b.client, one[i].id);
         fiber_sleep(2000);
     }
-    report_print("create-burst", s, 3, b.json);
-}
-
-/* Busy time of all CPUs in clock ticks, from /proc/stat. */
-static double busy_ticks(void)
-{
-    unsigned long long v[8] = {0};
-    FILE *f = fopen("/proc/stat", "re");
-    if (!f || fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4],
-                     &v[5], &v[6], &v[7]) != 8)
-        exit(1);
-    fclose(f);
-    return (double)(v[0] + v[1] + v[2] + v[5] + v[6] + v[7]);
+    report_print("create-burst", s, 4, b.json);
 }
 
 static double available_mib(void)
@@ -174,23 +168,28 @@ static double available_mib(void)
     return (double)kib / 1024.0;
 }
 
-static double idle_cores(int seconds)
+/* What all use in `seconds`, by kind. */
+static void watch(int seconds, struct split_rates *out)
 {
-    double before = busy_ticks();
-    int64_t began = clock_mono_us();
+    struct split from, to;
+    split_read(&from, true);
     fiber_sleep(seconds * 1000);
-    return (busy_ticks() - before) / (double)sysconf(_SC_CLK_TCK) / (ms_since(began) / 1000.0);
+    split_read(&to, false);
+    split_rates(&from, &to, out);
 }
 
 static void density(void)
 {
-    struct series s[] = {{.metric = "sandboxes", .unit = "count"},
-                         {.metric = "idle-cores", .unit = "cores"},
-                         {.metric = "machine-before", .unit = "cores"},
-                         {.metric = "mem-available-drop", .unit = "MiB"},
-                         {.metric = "create", .unit = "ms"}};
+    enum { OWN = 7, ALL = OWN + SPLIT_KINDS + 1 };
+    struct series s[ALL] = {
+        {.metric = "sandboxes", .unit = "count"},        {.metric = "idle-cores", .unit = "cores"},
+        {.metric = "machine-before", .unit = "cores"},   {.metric = "machine", .unit = "cores"},
+        {.metric = "mem-available-drop", .unit = "MiB"}, {.metric = "create", .unit = "ms"},
+        {.metric = "vcpu-wakes", .unit = "1/s"}};
+    struct split_rates before, now;
     char(*id)[SANDBOX_ID_LEN + 1] = calloc((size_t)b.n, sizeof *id);
-    series_add(&s[2], idle_cores(10));
+    watch(10, &before);
+    series_add(&s[2], before.busy);
     double mem = available_mib();
     int made = 0;
     for (; made < b.n; made++) {
@@ -202,15 +201,18 @@ static void density(void)
             fprintf(stderr, "sandbox %d: %s\n", made + 1, e.msg);
             break;
         }
-        series_add(&s[4], ms_since(began));
+        series_add(&s[5], ms_since(began));
     }
     series_add(&s[0], made);
-    fiber_sleep(90000); /* young ones are sampled more often; this is about idle ones */
-    series_add(&s[3], made ? (mem - available_mib()) / made : 0);
-    series_add(&s[1], idle_cores(30));
+    fiber_sleep(b.settle_s * 1000); /* young ones are sampled more often; this is about idle ones */
+    series_add(&s[4], made ? (mem - available_mib()) / made : 0);
+    watch(30, &now);
+    series_add(&s[3], now.busy);
+    series_add(&s[1], split_report(&before, &now, &s[OWN]));
+    series_add(&s[6], made ? now.vcpu_wakes / made : 0);
     for (int i = 0; i < made; i++)
         kill_one(&b.client, id[i]);
-    report_print("density", s, 5, b.json);
+    report_print("density", s, ALL, b.json);
     free(id);
 }
 
@@ -289,11 +291,15 @@ static void run(void *arg)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"address", required_argument, NULL, 'a'},  {"ready-address", required_argument, NULL, 'r'},
-        {"keys", required_argument, NULL, 'k'},     {"run", required_argument, NULL, 'd'},
-        {"template", required_argument, NULL, 't'}, {"n", required_argument, NULL, 'n'},
-        {"json", no_argument, NULL, 'j'},           {0}};
+    static const struct option options[] = {{"address", required_argument, NULL, 'a'},
+                                            {"ready-address", required_argument, NULL, 'r'},
+                                            {"keys", required_argument, NULL, 'k'},
+                                            {"run", required_argument, NULL, 'd'},
+                                            {"template", required_argument, NULL, 't'},
+                                            {"n", required_argument, NULL, 'n'},
+                                            {"settle", required_argument, NULL, 's'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {0}};
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (o) {
         case 'a':
@@ -314,6 +320,9 @@ int main(int argc, char **argv)
         case 'n':
             b.n = atoi(optarg);
             break;
+        case 's':
+            b.settle_s = atoi(optarg);
+            break;
         case 'j':
             b.json = true;
             break;
@@ -324,7 +333,7 @@ int main(int argc, char **argv)
     if (optind != argc - 1 || !b.template_id || b.n < 0) {
         fprintf(stderr, "usage: cube-bench-node node-create|create-burst|density|node-pause --template ID "
                         "--keys DIR --run DIR [--address A]\n"
-                        "       [--ready-address A] [--n 200; density 500] [--json]\n");
+                        "       [--ready-address A] [--n 200; density 500] [--settle SECONDS] [--json]\n");
         return 2;
     }
     b.name = argv[optind];
