@@ -6,6 +6,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/net/crypto.h"
+#include "node/daemon/vm_spare.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -134,7 +135,7 @@ int node_open(struct node *n, struct err *e)
     const struct node_config *c = &n->cfg;
     if (store_open(c->store_dir, &n->store, e) < 0 ||
         make_dir(c->state_dir, "sandboxes", 0700, &n->sandboxes_fd, e) < 0 ||
-        make_dir(c->store_dir, "vm", 0700, &n->vms_fd, e) < 0 ||
+        make_dir(c->store_dir, "vm", 0700, &n->vms_fd, e) < 0 || vm_spare_open(n, e) < 0 ||
         make_dir(c->run_dir, "warm", 0711, &n->warm_fd, e) < 0 ||
         make_dir(c->run_dir, "sb", 0711, &n->sb_fd, e) < 0 || read_boot_id(n, e) < 0)
         return -1;

@@ -141,7 +141,7 @@ void vm_destroy(struct vm *vm)
     }
     if (rc < 0)
         log_fail(&e, "ending %s; the sweep will try again", vm->name);
-    vm_files_remove(n, vm->name);
+    vm_files_remove(n, vm->name, rc == 0);
     vm_abandon(vm);
 }
 

@@ -27,7 +27,7 @@ static int link_file(struct vm *vm, const struct image *img, const char *name, s
 
 int vm_base_link(struct vm *vm, const struct image *img, struct err *e)
 {
-    if (mkdirat(vm->file_dir, "base", 0700) < 0)
+    if (mkdirat(vm->file_dir, "base", 0700) < 0 && errno != EEXIST)
         return err_sys(e, ERR_INTERNAL, "making the base directory of %s", vm->name);
     for (unsigned i = 0; i < img->manifest.file_count; i++) {
         const char *name = img->manifest.files[i].name;

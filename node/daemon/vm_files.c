@@ -5,6 +5,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/net/fiber.h"
 #include "node/daemon/vm.h"
+#include "node/daemon/vm_spare.h"
 #include "node/store/content.h"
 
 #include <errno.h>
@@ -67,10 +68,26 @@ static int make_dir(int parent, const char *name, mode_t mode, int *out, struct 
     return *out < 0 ? err_sys(e, ERR_INTERNAL, "opening directory %s", name) : 0;
 }
 
+/* What a start needs is made ahead of it. */
+static int make_files(int dir, struct err *e)
+{
+    static const char *const files[] = {LAYER_FILE, CONSOLE_FILE};
+    if (mkdirat(dir, "base", 0700) < 0 && errno != EEXIST)
+        return err_sys(e, ERR_INTERNAL, "making the base directory of a VM");
+    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
+        _cleanup_close_ int fd = openat(dir, files[i], O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+            return err_sys(e, ERR_INTERNAL, "making the %s of a VM", files[i]);
+    }
+    return 0;
+}
+
 int vm_files_make(struct node *n, const char *name, int *file_dir, int *sock_dir, int *ctl_fd, int *in_fd,
                   struct err *e)
 {
-    if (make_dir(n->vms_fd, name, 0700, file_dir, e) < 0 || make_dir(n->warm_fd, name, 0700, sock_dir, e) < 0)
+    vm_spare_take(n, name);
+    if (make_dir(n->vms_fd, name, 0700, file_dir, e) < 0 || make_files(*file_dir, e) < 0 ||
+        make_dir(n->warm_fd, name, 0700, sock_dir, e) < 0)
         return -1;
     *ctl_fd = socket_listen_at(*sock_dir, "ctl.sock", 0600, e);
     if (*ctl_fd < 0)
@@ -91,10 +108,11 @@ int vm_files_open(struct node *n, const char *name, const char *sandbox_id, uint
     return 0;
 }
 
-void vm_files_remove(struct node *n, const char *name)
+void vm_files_remove(struct node *n, const char *name, bool ended)
 {
     tree_remove(n->warm_fd, name, NULL);
-    tree_remove(n->vms_fd, name, NULL);
+    if (!ended || vm_spare_give(n, name) < 0)
+        tree_remove(n->vms_fd, name, NULL);
 }
 
 int vm_layer_open(struct vm *vm, struct err *e)

@@ -4,7 +4,8 @@
 
 #include "node/daemon/node.h"
 
-/** Makes both directories and the two listening sockets. All descriptors are the caller's. */
+/** Makes both directories, the empty files in the first one and the two listening sockets. All descriptors
+ * are the caller's. */
 int vm_files_make(struct node *n, const char *name, int *file_dir, int *sock_dir, int *ctl_fd, int *in_fd,
                   struct err *e);
 
@@ -12,8 +13,9 @@ int vm_files_make(struct node *n, const char *name, int *file_dir, int *sock_dir
 int vm_files_open(struct node *n, const char *name, const char *sandbox_id, uint64_t gen, int *file_dir,
                   int *sock_dir, struct err *e);
 
-/** Removes <store>/vm/<name> and <run>/warm/<name>. */
-void vm_files_remove(struct node *n, const char *name);
+/** Removes <store>/vm/<name> and <run>/warm/<name>; when the process is known to have `ended` the first one
+ * may be used again. */
+void vm_files_remove(struct node *n, const char *name, bool ended);
 
 /** A listening or connected stream socket named `name` in the directory `dir` (works for paths of any
  * length). */
