@@ -15,7 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum stream_state { STREAM_PREFACE, STREAM_CONNECT, STREAM_OPEN, STREAM_CLOSED };
+/* STREAM_QUEUE: the VMM has not accepted as many connections as wait for it already. */
+enum stream_state { STREAM_PREFACE, STREAM_QUEUE, STREAM_CONNECT, STREAM_OPEN, STREAM_CLOSED };
+enum { QUEUE_RETRY_MS = 8 };
 
 struct stream {
     struct relay *relay;
@@ -25,6 +27,8 @@ struct stream {
     size_t got;
     struct ticket *ticket; /* counted in ticket->open from CONNECT on */
     uint64_t gen;
+    uint16_t port;
+    int64_t deadline_ms; /* of preface and guest connect */
     struct half in, out;
     struct dp_timer timer;
     struct dp_task again, bury;
@@ -148,15 +152,21 @@ static void on_drain_guest(struct dp_io *io)
         stream_pump(s);
 }
 
-static void guest_connect(struct stream *s, uint16_t port)
+static void guest_connect(struct stream *s)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     snprintf(un.sun_path, sizeof un.sun_path, "%s/sb/%s/%llu/in.sock", s->relay->cfg.run_dir,
              s->ticket->sandbox, (unsigned long long)s->gen);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&un, sizeof un) != 0) {
+        bool full = fd >= 0 && errno == EAGAIN; /* a Unix socket says so at once instead of waiting */
         if (fd >= 0)
             close(fd);
+        if (full && dp_now_ms(s->relay->loop) < s->deadline_ms) {
+            s->state = STREAM_QUEUE;
+            dp_timer_start(s->relay->loop, &s->timer, QUEUE_RETRY_MS);
+            return;
+        }
         stream_refuse(s, PREFACE_NOT_READY, s->gen);
         return;
     }
@@ -167,9 +177,10 @@ static void guest_connect(struct stream *s, uint16_t port)
         return;
     }
     s->state = STREAM_CONNECT;
+    dp_timer_start(s->relay->loop, &s->timer, s->deadline_ms - dp_now_ms(s->relay->loop));
     s->in = (struct half){.from = &s->proxy, .to = &s->guest, .pipe = {-1, -1}};
     s->out = (struct half){.from = &s->guest, .to = &s->proxy, .pipe = {-1, -1}};
-    uint8_t be[2] = {(uint8_t)(port >> 8), (uint8_t)port};
+    uint8_t be[2] = {(uint8_t)(s->port >> 8), (uint8_t)s->port};
     dp_io_write(&s->guest, be, sizeof be);
 }
 
@@ -206,7 +217,8 @@ static void preface_complete(struct stream *s)
     s->ticket = t;
     t->open++;
     t->streams++;
-    guest_connect(s, p.port);
+    s->port = p.port;
+    guest_connect(s);
 }
 
 static void on_proxy_read(struct dp_io *io)
@@ -216,7 +228,7 @@ static void on_proxy_read(struct dp_io *io)
         stream_pump(s);
         return;
     }
-    if (s->state == STREAM_CONNECT) {
+    if (s->state == STREAM_CONNECT || s->state == STREAM_QUEUE) {
         /* Nothing may come before `ok`; what shows here is the proxy giving up. */
         if (io->rdhup)
             stream_close(s, true);
@@ -245,7 +257,9 @@ static void on_drain_proxy(struct dp_io *io)
 static void on_timeout(struct dp_timer *t)
 {
     struct stream *s = STREAM_OF(t, timer);
-    if (s->state == STREAM_CONNECT)
+    if (s->state == STREAM_QUEUE)
+        guest_connect(s);
+    else if (s->state == STREAM_CONNECT)
         stream_refuse(s, PREFACE_NOT_READY, s->gen);
     else
         stream_close(s, true);
@@ -276,5 +290,6 @@ void stream_start(struct relay *r, int fd)
         stream_close(s, true);
         return;
     }
+    s->deadline_ms = dp_now_ms(r->loop) + r->cfg.handshake_timeout_ms;
     dp_timer_start(r->loop, &s->timer, r->cfg.handshake_timeout_ms);
 }

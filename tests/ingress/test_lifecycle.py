@@ -110,6 +110,29 @@ def relay_passes_bytes_and_half_close(c, svc, life):
 
 
 @test
+def more_streams_than_wait_in_the_vmms_queue_are_not_refused(c, svc, life):
+    sb = sandbox_id()
+    with socket.socket(socket.AF_UNIX) as vmm:
+        vmm.bind(str(c.generation(sb, 1) / "in.sock"))
+        vmm.listen(1)
+        vmm.settimeout(20)
+        asked = [socket.create_connection(("127.0.0.1", c.relay_port), 30) for _ in range(12)]
+        for s in asked:
+            s.sendall(preface(c, sb, 1))
+        time.sleep(0.3)  # none is accepted for a while
+        served = []
+        for _ in asked:
+            v = vmm.accept()[0]
+            served.append(v)
+            v.recv(2)
+            v.sendall(b"\0")
+        for s in asked:
+            equal(s.recv(16)[4:5], b"\0", "the relay's answer")
+        for s in asked + served:
+            s.close()
+
+
+@test
 def a_new_generation_is_reached_and_the_old_one_never_again(c, svc, life):
     old, new = Service(), Service()
     sb, vm1 = c.sandbox({8000: old.port})
