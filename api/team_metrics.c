@@ -40,8 +40,8 @@ static void ask(struct call *c, call_reply_cb *reply)
         call_fail(c, &e);
         return;
     }
-    call_master(c, MASTER_CATALOG "TeamMetrics", &in.base,
-                &cube__master__v1__team_metrics_reply__descriptor, UPSTREAM_READ, reply, NULL);
+    call_master(c, MASTER_CATALOG "TeamMetrics", &in.base, &cube__master__v1__team_metrics_reply__descriptor,
+                UPSTREAM_READ, reply, NULL);
 }
 
 /* Per second, over `n` minutes from `m`; the running minute counts as far as it has come. */

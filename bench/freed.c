@@ -7,11 +7,8 @@
 #include "lib/net/fiber.h"
 
 #include <dirent.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define ROUNDS 5
 #define DIRTY_MIB 64
@@ -26,30 +23,37 @@ struct freed {
     int result;
 };
 
-/* Sum over all processes that run this build's cube-vmm, in KiB. */
-static long pss_of_vmms(const char *build)
+/* Proportional set size of one process in KiB; 0 when it has ended meanwhile. */
+static long pss_of(long pid)
 {
-    char want[PATH_MAX], path[320], exe[PATH_MAX], line[128];
-    long sum = 0;
-    snprintf(path, sizeof path, "%.250s/node/vmm/cube-vmm", build);
-    if (!realpath(path, want))
-        return -1;
-    DIR *d = opendir("/proc");
+    char path[64], line[128];
+    long kib = 0;
+    snprintf(path, sizeof path, "/proc/%ld/smaps_rollup", pid);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "Pss: %ld", &kib) != 1)
+        ;
+    if (f)
+        fclose(f);
+    return kib;
+}
+
+/* Sum over the VM processes that the cluster's jailer holds, in KiB: it keeps a record of each below
+ * <run>/jailer/vm, "<version> <pid> …". */
+static long pss_of_vms(const struct full *f)
+{
+    char path[400];
+    long sum = 0, pid;
+    snprintf(path, sizeof path, "%s/jailer/vm", f->run);
+    DIR *d = opendir(path);
     for (struct dirent *p; d && (p = readdir(d));) {
-        if (p->d_name[0] < '1' || p->d_name[0] > '9')
+        if (p->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, "/proc/%.20s/exe", p->d_name);
-        ssize_t n = readlink(path, exe, sizeof exe - 1);
-        if (n < 0 || strncmp(exe, want, (size_t)n) != 0 || want[n] != '\0')
-            continue;
-        snprintf(path, sizeof path, "/proc/%.20s/smaps_rollup", p->d_name);
-        FILE *f = fopen(path, "re");
-        long kib;
-        while (f && fgets(line, sizeof line, f))
-            if (sscanf(line, "Pss: %ld", &kib) == 1)
-                sum += kib;
-        if (f)
-            fclose(f);
+        snprintf(path, sizeof path, "%s/jailer/vm/%s/record", f->run, p->d_name);
+        FILE *record = fopen(path, "re");
+        if (record && fscanf(record, "%*s %ld", &pid) == 1)
+            sum += pss_of(pid);
+        if (record)
+            fclose(record);
     }
     if (d)
         closedir(d);
@@ -61,7 +65,7 @@ static int one_round(struct freed *m, struct httpc *api)
     char id[32], token[80], path[64], header[512];
     _cleanup_buf_ struct buf answer = {0}, out = {0};
     fiber_sleep(SETTLE_MS);
-    long before = pss_of_vmms(m->o->build);
+    long before = pss_of_vms(&m->full);
     int status = web_call(api, "POST", "/v2/sandboxes",
                           "{\"templateID\":\"base\",\"timeout\":600,\"secure\":true}", &answer, NULL);
     if (status != 201 || !web_string(&answer, "sandboxID", id, 32) ||
@@ -81,16 +85,16 @@ static int one_round(struct freed *m, struct httpc *api)
         return m->e->code ? -1
                           : err_set(m->e, ERR_INTERNAL, "writing memory in the sandbox ended with %d", code);
     fiber_sleep(SETTLE_MS);
-    long with = pss_of_vmms(m->o->build);
+    long with = pss_of_vms(&m->full);
     snprintf(path, sizeof path, "/sandboxes/%s/pause", id);
     status = web_call(api, "POST", path, NULL, NULL, NULL);
     if (status / 100 != 2)
         return err_set(m->e, ERR_INTERNAL, "pause answered %d", status);
     fiber_sleep(SETTLE_MS);
-    long after = pss_of_vmms(m->o->build);
+    long after = pss_of_vms(&m->full);
     snprintf(path, sizeof path, "/sandboxes/%s", id);
     web_call(api, "DELETE", path, NULL, NULL, NULL);
-    if (before < 0 || with - before < DIRTY_MIB * 1024 / 2)
+    if (with - before < DIRTY_MIB * 1024 / 2)
         return err_set(m->e, ERR_INTERNAL,
                        "the sandbox's memory is not seen: %ld KiB before, %ld KiB with it", before, with);
     series_add(m->s, 100.0 * (double)(with - after) / (double)(with - before));

@@ -298,7 +298,8 @@ static void resume_refused(struct master *m, struct record *r, const char *why)
     commit_settle(&c, r, STATE_PAUSED, &res, &e);
 }
 
-/* One node restores it; `r` was committed as `resuming`. `*overtaken`: it did, but the record had moved on. */
+/* One node restores it; `r` was committed as `resuming`. `*overtaken`: it did, but the record had moved on.
+ */
 static int node_restore(struct master *m, struct record *r, bool reboot, int64_t timeout, const char *trace,
                         bool *overtaken, struct err *e)
 {
