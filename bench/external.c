@@ -75,13 +75,29 @@ static int read_all(int fd, struct buf *out)
     return -1;
 }
 
+static volatile sig_atomic_t program_pid;
+
+/* The program is told, so that it can print what it has; we print that and end after it. */
+static void on_end_wanted(int sig)
+{
+    if (program_pid > 0)
+        kill(program_pid, SIGTERM);
+}
+
+/* What the program printed is in *out even when its status says that it could not finish. */
 static int run_words(char *const *argv, struct buf *out, struct err *e)
 {
+    struct sigaction ask = {.sa_handler = on_end_wanted, .sa_flags = SA_RESTART}, old[2];
     int fds[2], status = -1;
     if (pipe2(fds, O_CLOEXEC) < 0)
         return err_sys(e, ERR_INTERNAL, "running %s", argv[0]);
+    sigaction(SIGTERM, &ask, &old[0]);
+    sigaction(SIGINT, &ask, &old[1]);
     pid_t pid = fork();
+    program_pid = pid;
     if (pid == 0) {
+        sigaction(SIGTERM, &old[0], NULL);
+        sigaction(SIGINT, &old[1], NULL);
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         dup2(fds[1], STDOUT_FILENO);
         execv(argv[0], argv);
@@ -93,6 +109,9 @@ static int run_words(char *const *argv, struct buf *out, struct err *e)
     close(fds[0]);
     if (pid > 0)
         waitpid(pid, &status, 0);
+    program_pid = 0;
+    sigaction(SIGTERM, &old[0], NULL);
+    sigaction(SIGINT, &old[1], NULL);
     if (r < 0 || status != 0)
         return err_set(e, ERR_INTERNAL, "%s ended with status %d", argv[0],
                        WIFEXITED(status) ? WEXITSTATUS(status) : status);
@@ -161,16 +180,19 @@ static int run_and_print(const struct external *x, const char *command, char *co
     int r = run_words(argv, &out, e);
     for (size_t i = 0; i < own; i++)
         free(argv[i]);
-    if (r < 0)
+    if (r < 0 && !out.len)
         return -1;
-    _cleanup_json_ json_t *v = jsonin_load_object(out.data ? out.data : "", out.len, MAX_OUTPUT, e);
+    struct err partial = {0}, *parse = r < 0 ? &partial : e;
+    _cleanup_json_ json_t *v = jsonin_load_object(out.data ? out.data : "", out.len, MAX_OUTPUT, parse);
+    if (r < 0 && (!v || check(x->name, v, parse) < 0))
+        return -1;
     if (!v || check(x->name, v, e) < 0)
         return err_wrap(e, "the output of %s", x->name);
     if (x->o->json)
         fwrite(out.data, 1, out.len, stdout);
     else
         print_table(v);
-    return 0;
+    return r;
 }
 
 static void set_sdk_variables(const struct full *f)

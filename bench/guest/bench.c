@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,8 @@
 #define STDOUT_SIZE (200 << 20)
 #define EVENTS 10000
 #define BUSY 50
+#define LIMIT_S 85 /* then what there is until then is printed */
+#define EVENTS_MS 20000
 
 enum {
     START,
@@ -51,6 +55,53 @@ static struct series s[SERIES] = {
 
 static struct target envd, raw;
 static int envd_pid;
+static long rounds = 100, limit_s = LIMIT_S;
+static bool as_json;
+static const char *name = "guest-alone", *only = "", *phase = "starting";
+static pthread_mutex_t results = PTHREAD_MUTEX_INITIALIZER;
+static sigset_t ending;
+
+static void add(int metric, double v)
+{
+    pthread_mutex_lock(&results);
+    series_add(&s[metric], v);
+    pthread_mutex_unlock(&results);
+}
+
+static double last(int metric)
+{
+    return s[metric].v[s[metric].n - 1];
+}
+
+/* A share of the rounds; at least one. */
+static int times(int percent)
+{
+    long n = rounds * percent / 100;
+    return n < 1 ? 1 : (int)n;
+}
+
+/* Told to end, or out of time: what was measured until then is printed, so that a slow machine costs the rest
+ * only. */
+static void *end_early(void *arg)
+{
+    struct timespec t = {.tv_sec = limit_s};
+    int sig = sigtimedwait(&ending, NULL, &t);
+    pthread_mutex_lock(&results); /* for good: nothing is added any more */
+    fprintf(stderr, "%s in \"%s\": what follows it is left out\n", sig > 0 ? "ended" : "out of time", phase);
+    plain_end();
+    report_print(name, s, SERIES, as_json);
+    fflush(stdout);
+    _exit(1);
+}
+
+/* A child that measures for us: signals are its own again. */
+static pid_t helper_fork(void)
+{
+    pid_t pid = fork();
+    if (pid == 0)
+        sigprocmask(SIG_UNBLOCK, &ending, NULL);
+    return pid;
+}
 static const char *envd_program;
 static const char *const login_echo[] = {"/bin/bash", "-l", "-c", "echo hi", NULL};
 
@@ -83,15 +134,15 @@ static double rss_mib(int fd)
     return code ? atof(code + 11) / 16 : 0; /* exit statuses are small: sixteenths of a MiB */
 }
 
-static void healthy(void)
+static void healthy(int kept)
 {
     struct target t = {.port = 0};
-    for (int i = 0; i < 20 && envd_program; i++) {
+    for (int i = 0; i < times(20) && envd_program; i++) {
         char port[16];
         t.port = 20000 + (getpid() + i * 7) % 10000;
         snprintf(port, sizeof(port), "%d", t.port);
         double t0 = now_ms();
-        pid_t pid = fork();
+        pid_t pid = helper_fork();
         if (pid == 0) {
             execl(envd_program, envd_program, "--port", port, (char *)NULL);
             _exit(127);
@@ -102,7 +153,7 @@ static void healthy(void)
         while ((fd = dial_try(&t)) < 0 && now_ms() - t0 < 2000)
             usleep(50);
         if (fd >= 0 && call(fd, "GET", "/health", "text/plain", NULL, 0, &body, &len) == 204)
-            series_add(&s[HEALTHY], now_ms() - t0);
+            add(HEALTHY, now_ms() - t0);
         close(fd);
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
@@ -112,12 +163,12 @@ static void healthy(void)
 static void starts(int fd)
 {
     const char *const yes[] = {"/bin/true", NULL};
-    for (int i = 0; i < 320; i++) {
+    for (int i = 0; i < 20 + times(300); i++) {
         double t = now_ms();
         if (!run(fd, yes, NULL))
             die("/bin/true failed");
         if (i >= 20)
-            series_add(&s[START], now_ms() - t);
+            add(START, now_ms() - t);
     }
 }
 
@@ -141,7 +192,7 @@ static void shell_alone_here(void)
     while (read(p[0], c, sizeof(c)) > 0)
         continue;
     waitpid(pid, NULL, 0);
-    series_add(&s[SHELL], now_ms() - t);
+    add(SHELL, now_ms() - t);
     close(p[0]);
 }
 
@@ -157,16 +208,16 @@ static void shell_alone_guest(int fd)
     call(fd, "POST", "/process.Process/Start", "application/connect+json", msg, n, &body, &len);
     code = memmem(body, len, "\"exitCode\":", 11);
     if (code)
-        series_add(&s[SHELL], atof(code + 11) / 2); /* ten shells, in halves of a millisecond each */
+        add(SHELL, atof(code + 11) / 2); /* ten shells, in halves of a millisecond each */
 }
 
 static void echoes(int fd)
 {
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < times(60); i++) {
         double t = now_ms();
         if (!run(fd, login_echo, "aGkK"))
             die("the shell failed");
-        series_add(&s[ECHO], now_ms() - t);
+        add(ECHO, now_ms() - t);
         if (envd_pid)
             shell_alone_here();
         else if (i % 10 == 0)
@@ -184,13 +235,13 @@ static void lists(int fd)
     const char *body;
     size_t len;
     run(fd, make, NULL);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < times(40); i++) {
         double t = now_ms();
         if (call(fd, "POST", "/filesystem.Filesystem/ListDir", "application/json", req, sizeof(req) - 1,
                  &body, &len) != 200 ||
             len < 100000)
             die("ListDir failed");
-        series_add(&s[LIST], now_ms() - t);
+        add(LIST, now_ms() - t);
     }
     run(fd, drop, NULL);
 }
@@ -228,18 +279,18 @@ static void files(int fd)
     uint64_t got;
     for (size_t i = 0; i < FILE_SIZE; i++)
         data[i] = (char)(i * 2654435761u >> 13);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < times(40); i++) {
         double t = now_ms();
         if (call(fd, "POST", path, "application/octet-stream", data, FILE_SIZE, &body, &len) != 200)
             die("upload failed: %s", body);
-        series_add(&s[UPLOAD], mb_per_s(FILE_SIZE, now_ms() - t));
+        add(UPLOAD, mb_per_s(FILE_SIZE, now_ms() - t));
         t = now_ms();
         if (call_count(fd, "GET", path, "text/plain", NULL, 0, &got) != 200 || got != FILE_SIZE)
             die("download failed");
-        series_add(&s[DOWNLOAD], mb_per_s(FILE_SIZE, now_ms() - t));
+        add(DOWNLOAD, mb_per_s(FILE_SIZE, now_ms() - t));
         if (raw.in_sock || raw.port) { /* in the same breath, so that both see the same machine */
-            series_add(&s[UPLOAD_X], s[UPLOAD].v[s[UPLOAD].n - 1] / raw_rate('R', FILE_SIZE));
-            series_add(&s[DOWNLOAD_X], s[DOWNLOAD].v[s[DOWNLOAD].n - 1] / raw_rate('S', FILE_SIZE));
+            add(UPLOAD_X, last(UPLOAD) / raw_rate('R', FILE_SIZE));
+            add(DOWNLOAD_X, last(DOWNLOAD) / raw_rate('S', FILE_SIZE));
         }
     }
     free(data);
@@ -252,15 +303,15 @@ static void outputs(int fd)
     const char *const argv[] = {"/bin/sh", "-c", size, NULL};
     size_t n = start_body(msg, sizeof(msg), argv);
     uint64_t got;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < times(4); i++) {
         double t = now_ms();
         if (call_count(fd, "POST", "/process.Process/Start", "application/connect+json", msg, n, &got) !=
                 200 ||
             got < STDOUT_SIZE / 3 * 4)
             die("stdout is short: %llu bytes", (unsigned long long)got);
-        series_add(&s[STDOUT], mb_per_s(STDOUT_SIZE, now_ms() - t));
+        add(STDOUT, mb_per_s(STDOUT_SIZE, now_ms() - t));
         if (raw.in_sock)
-            series_add(&s[STDOUT_X], s[STDOUT].v[s[STDOUT].n - 1] / raw_rate('S', STDOUT_SIZE));
+            add(STDOUT_X, last(STDOUT) / raw_rate('S', STDOUT_SIZE));
     }
 }
 
@@ -276,7 +327,7 @@ static void busy(int fd)
                      n);
     struct pollfd p[BUSY];
     double worst = 0;
-    series_add(&s[RSS_IDLE], rss_mib(fd));
+    add(RSS_IDLE, rss_mib(fd));
     for (int i = 0; i < BUSY; i++) {
         fds[i] = dial(&envd);
         send(fds[i], head, (size_t)h, 0);
@@ -297,16 +348,17 @@ static void busy(int fd)
             worst = r > worst ? r : worst;
         }
     }
-    series_add(&s[RSS_BUSY], worst);
+    add(RSS_BUSY, worst);
     free(drop);
 }
 
 /* 1,000 processes by 20 clients; each checks its output. */
-static void many(void)
+static void many(int kept)
 {
     int lost = 0, status;
+    pid_t clients[20];
     for (int c = 0; c < 20; c++) {
-        if (fork() != 0)
+        if ((clients[c] = helper_fork()) != 0)
             continue;
         int fd = dial(&envd), bad = 0;
         for (int i = 0; i < 50; i++) {
@@ -315,9 +367,9 @@ static void many(void)
         }
         _exit(bad);
     }
-    while (wait(&status) > 0)
-        lost += WIFEXITED(status) ? WEXITSTATUS(status) : 50;
-    series_add(&s[LOST_P], lost);
+    for (int c = 0; c < 20; c++) /* by name: the server of the plain copies is a child, too, and never ends */
+        lost += waitpid(clients[c], &status, 0) == clients[c] && WIFEXITED(status) ? WEXITSTATUS(status) : 50;
+    add(LOST_P, lost);
 }
 
 static void events(int fd)
@@ -349,13 +401,14 @@ static void events(int fd)
             die("WatchDir failed");
         n += (size_t)k;
     }
-    pid_t pid = fork();
+    pid_t pid = helper_fork();
     if (pid == 0) {
         int own = dial(&envd);
         _exit(!run(own, make, NULL));
     }
-    double until = now_ms() + 60000;
-    while (seen < EVENTS && now_ms() < until && n < (8u << 20) - 65536) {
+    double until = now_ms() + EVENTS_MS;
+    bool overflow = false;
+    while (seen < EVENTS && !overflow && now_ms() < until && n < (8u << 20) - 65536) {
         struct pollfd p = {.fd = w, .events = POLLIN};
         if (poll(&p, 1, 1000) <= 0)
             continue;
@@ -367,26 +420,34 @@ static void events(int fd)
              counted = (size_t)(at - text) + 17)
             seen++;
         counted = n > 16 && counted < n - 16 ? n - 16 : counted;
+        size_t tail = n < 256 ? n : 256; /* an overflow is the last thing that a watcher says */
+        overflow = memmem(text + n - tail, tail, "resource_exhausted", 18) != NULL;
     }
-    bool overflow = memmem(text, n, "resource_exhausted", 18) != NULL;
-    series_add(&s[LOST_E], overflow ? 0 : EVENTS - (double)seen);
+    add(LOST_E, overflow ? 0 : EVENTS - (double)seen);
     close(w);
-    waitpid(pid, NULL, 0);
+    waitpid(pid, NULL, 0); /* it ends by itself */
     run(fd, drop, NULL);
     free(text);
 }
 
-int main(int argc, char **argv)
+static void phase_run(const char *what, void (*fn)(int), int fd)
 {
-    bool json = false;
-    const char *name = "guest-alone";
+    if (!strstr(what, only))
+        return;
+    phase = what;
+    fn(fd);
+}
+
+static void parse(int argc, char **argv)
+{
     static const struct option longs[] = {
-        {"json", 0, NULL, 'j'}, {"name", 1, NULL, 'n'}, {"port", 1, NULL, 'p'}, {"in", 1, NULL, 'i'},
-        {"raw", 1, NULL, 'r'},  {"pid", 1, NULL, 'P'},  {"envd", 1, NULL, 'e'}, {NULL, 0, NULL, 0}};
+        {"json", 0, NULL, 'j'}, {"name", 1, NULL, 'n'}, {"port", 1, NULL, 'p'},   {"in", 1, NULL, 'i'},
+        {"raw", 1, NULL, 'r'},  {"pid", 1, NULL, 'P'},  {"envd", 1, NULL, 'e'},   {"rounds", 1, NULL, 'R'},
+        {"only", 1, NULL, 'o'}, {"limit", 1, NULL, 'l'}, {NULL, 0, NULL, 0}};
     for (int o; (o = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (o) {
         case 'j':
-            json = true;
+            as_json = true;
             break;
         case 'n':
             name = optarg;
@@ -406,25 +467,51 @@ int main(int argc, char **argv)
         case 'e':
             envd_program = optarg;
             break;
+        case 'R':
+            rounds = atol(optarg);
+            break;
+        case 'l':
+            limit_s = atol(optarg);
+            break;
+        case 'o':
+            only = optarg;
+            break;
         default:
             die("usage: cube-bench-guest --name NAME (--port N --pid PID --envd FILE | --in SOCK --raw SOCK) "
-                "[--json]");
+                "[--json]\n"
+                "  --rounds N  repetitions (default 100: 300 starts, 60 shells, 40 listings, 40 files)\n"
+                "  --only P    only the phases whose name contains P: healthy, start, busy, echo, list, "
+                "files, stdout, many, events\n"
+                "  --limit S   seconds after which the results until then are printed (default 85)");
         }
     }
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t t;
+    parse(argc, argv);
     report_start();
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    sigprocmask(SIG_BLOCK, &ending, NULL);
     if (!raw.in_sock)
         raw.port = plain_start();
-    healthy();
+    if (pthread_create(&t, NULL, end_early, NULL) != 0)
+        die("a thread cannot be started");
     int fd = dial(&envd);
-    starts(fd);
-    busy(fd);
-    echoes(fd);
-    lists(fd);
-    files(fd);
-    outputs(fd);
-    many();
-    events(fd);
+    phase_run("healthy", healthy, fd);
+    phase_run("start", starts, fd);
+    phase_run("busy", busy, fd);
+    phase_run("echo", echoes, fd);
+    phase_run("list", lists, fd);
+    phase_run("files", files, fd);
+    phase_run("stdout", outputs, fd);
+    phase_run("many", many, fd);
+    phase_run("events", events, fd);
     plain_end();
-    report_print(name, s, SERIES, json);
+    pthread_mutex_lock(&results);
+    report_print(name, s, SERIES, as_json);
     return 0;
 }

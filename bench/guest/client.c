@@ -16,7 +16,9 @@
 
 #define GUEST_PORT 49983
 
-static char in[1 << 20], body_text[4 << 20];
+/* Page-aligned: "rep movsb", by which the kernel copies, is twenty times as slow on some CPUs (Zen 3) when
+ * the target lies 1 to 16 bytes behind the source modulo a page. */
+static char in[1 << 20] __attribute__((aligned(4096))), body_text[4 << 20];
 
 _Noreturn void die(const char *fmt, ...)
 {

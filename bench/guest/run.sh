@@ -9,12 +9,23 @@ cd "$CUBE_ROOT"
 # shellcheck source=tests/guest/lib.sh
 . tests/guest/lib.sh
 bench=$CUBE_BUILD_DIR/bench/guest/cube-bench-guest
+# Whoever ends us early gets what was measured until then.
+measure() {
+    "$@" &
+    local pid=$! status=0
+    trap 'kill -TERM $pid 2>/dev/null' TERM INT
+    wait $pid || status=$?
+    if kill -0 $pid 2>/dev/null; then # the trap ended the wait, not the program
+        status=0
+        wait $pid || status=$?
+    fi
+    exit $status
+}
 if [ "$name" = guest-alone ]; then
     guest_alone
     # The shell alone must see the same login files as the one that envd starts.
-    unshare -m sh -c 'mount -t tmpfs -o mode=700 tmpfs /root && exec "$0" "$@"' \
+    measure unshare -m sh -c 'mount -t tmpfs -o mode=700 tmpfs /root && exec "$0" "$@"' \
         "$bench" --name "$name" --port "$guest_port" --pid "$guest_alone_pid" --envd "$CUBE_BUILD_DIR/guest/envd/cube-envd" "$@"
-    exit
 fi
 root=$(guest/base/build.sh | tail -n 1)
 guest_vm bench "$root" --memory-mib 1024
@@ -32,4 +43,4 @@ sys.exit(s.recv(1) != b"\0")
 P
     sleep 0.1
 done
-"$bench" --name "$name" --in "$in" --raw "$guest_in" "$@"
+measure "$bench" --name "$name" --in "$in" --raw "$guest_in" "$@"
