@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "guest/envd/budget.h"
 #include "lib/base/jsonw.h"
 
 #define IDLE_MS (640 * 1000) /* longer than any client keeps a pooled connection (contracts/e2b.md §9.6) */
@@ -18,22 +19,9 @@
 #define BODY_IDLE_MS (120 * 1000)
 #define DRAIN_MS (5 * 1000)
 #define READ_SIZE (32 * 1024)
-#define BUFFERED_MAX ((size_t)96 << 20) /* request bodies in memory, all connections together: */
-#define BUFFERED_MIN ((size_t)20 << 20) /* an eighth of the machine's memory between these */
 
 static struct conn *all;
 static unsigned n_conns;
-static size_t buffered;
-
-static size_t buffered_max(void)
-{
-    static size_t max;
-    if (!max) {
-        max = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 8;
-        max = max < BUFFERED_MIN ? BUFFERED_MIN : max > BUFFERED_MAX ? BUFFERED_MAX : max;
-    }
-    return max;
-}
 
 unsigned conn_count(void)
 {
@@ -45,15 +33,32 @@ size_t conn_pending(const struct conn *c)
     return c->out.len - c->out_off;
 }
 
+bool conn_hold(struct conn *c, size_t n)
+{
+    struct request *r = c->req;
+    if (n > r->held && !budget_take(n - r->held))
+        return false;
+    if (n < r->held)
+        budget_give(r->held - n);
+    r->held = n;
+    return true;
+}
+
+void conn_whole_free(struct conn *c)
+{
+    budget_give(c->req->whole.len);
+    buf_free(&c->req->whole);
+}
+
 static void request_free(struct conn *c)
 {
     struct request *r = c->req;
     if (!r)
         return;
-    buffered -= r->whole.len;
+    conn_whole_free(c);
+    budget_give(r->held);
     free(r->head);
     arena_free(&r->arena);
-    buf_free(&r->whole);
     free(r);
     c->req = NULL;
 }
@@ -128,7 +133,7 @@ static void watch_update(struct conn *c)
     uint32_t want = conn_pending(c) ? EPOLLOUT : 0;
     if (!c->req || (!c->body_done && !c->paused))
         want |= EPOLLIN | EPOLLRDHUP;
-    else if (c->streaming && !c->response_done)
+    else if ((c->streaming || c->may_leave) && !c->response_done)
         want |= EPOLLRDHUP;
     if (ev_watch(&c->ev, want) < 0)
         c->broken = true;
@@ -165,7 +170,7 @@ static void request_end(struct conn *c)
     c->user = NULL;
     c->on_data = NULL;
     c->on_end = c->on_drain = c->on_gone = NULL;
-    c->paused = c->body_done = c->chunked_out = c->streaming = c->response_done = false;
+    c->paused = c->body_done = c->chunked_out = c->streaming = c->response_done = c->may_leave = false;
     c->scanned = 0;
     buf_free(&c->out);
     c->out_off = 0;
@@ -279,10 +284,14 @@ static bool body_take(struct conn *c)
                 c->on_data(c, data, len);
         } else if (r->whole.len + len > r->route->body_max) {
             conn_error(c, 413, "request body is larger than %zu bytes", r->route->body_max);
-        } else if (buffered + len > buffered_max() || (buf_append(&r->whole, data, len), r->whole.failed)) {
+        } else if (!budget_take(len)) {
             conn_error(c, 503, "too many request bodies in memory, try again");
         } else {
-            buffered += len;
+            buf_append(&r->whole, data, len);
+            if (r->whole.failed) {
+                budget_give(len); /* the failed buffer does not count them */
+                conn_error(c, 503, "out of memory");
+            }
         }
     }
     if (c->ev.fd >= 0 && c->req == r && r->body.done && !c->body_done)
@@ -570,4 +579,17 @@ void conn_pause(struct conn *c, bool paused)
         advance(c);
     else if (!c->advancing)
         watch_update(c);
+}
+
+bool conn_enter(struct conn *c)
+{
+    bool outer = c->advancing;
+    c->advancing = true;
+    return outer;
+}
+
+void conn_leave(struct conn *c, bool outer)
+{
+    c->advancing = outer;
+    advance(c);
 }

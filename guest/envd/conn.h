@@ -32,6 +32,7 @@ struct request {
     struct http_body body;
     struct arena arena;
     struct buf whole; /* BODY_WHOLE */
+    size_t held;      /* conn_hold */
     const struct route *route;
     char path[]; /* decoded path */
 };
@@ -48,6 +49,7 @@ struct conn {
     bool detached;          /* a worker or `on_ready` owns the socket */
     bool paused;            /* BODY_PIECES: the handler wants no more data now */
     bool body_done, chunked_out, streaming, response_done, close_after;
+    bool may_leave;  /* the handler's answer waits for somebody: on_gone is told when the client leaves */
     bool corked;     /* chunks are collected, not sent one by one */
     bool advancing;  /* conn_advance is on the stack */
     bool broken;     /* a send failed; dies at the next turn of the loop */
@@ -107,6 +109,19 @@ void conn_head(struct conn *c, struct buf *out, int status, const char *type, co
 
 /** The worker sent (or broke) everything itself: go on with the next request, or close. */
 void conn_response_sent(struct conn *c, bool keep);
+
+/** Says that the request in flight holds n bytes of its client's choosing, beside `whole` while that is
+ * there. They count, with the bodies, against one limit for all connections (budget.h); false, and nothing
+ * changed, when that is reached. */
+bool conn_hold(struct conn *c, size_t n);
+
+/** Frees `whole` before the request ends. */
+void conn_whole_free(struct conn *c);
+
+/** Between the two a response may end without the request being freed. `conn_leave` takes what `conn_enter`
+ * returned, and goes on with the connection. */
+bool conn_enter(struct conn *c);
+void conn_leave(struct conn *c, bool outer);
 
 /** Changes `paused` and reads on when it became false. */
 void conn_pause(struct conn *c, bool paused);

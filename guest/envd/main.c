@@ -2,6 +2,7 @@
  * the loop. */
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 
 #define NOFILE_WANTED (1 << 20)
 #define NOFILE_RESERVED 512 /* descriptors kept for processes and files beside the connections */
+#define LARGE_BLOCK (1 << 20) /* bytes */
 
 static struct options options;
 
@@ -99,6 +101,10 @@ int main(int argc, char **argv)
 {
     options_parse(&options, argc, argv);
     log_init("envd", LOG_INFO);
+    /* What one request made large goes back to the kernel with it: left to itself, malloc raises the size
+     * from which it does so to that of the largest block that it has seen. */
+    mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK);
+    mallopt(M_TRIM_THRESHOLD, LARGE_BLOCK);
     umask(022);
     limits_raise();
     state.in_vm = options.control_fd >= 0;

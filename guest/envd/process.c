@@ -140,6 +140,19 @@ static void reap(struct proc *p)
         waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG);
 }
 
+/* What nobody can ask for any more: an ended process is not listed, but its tag still finds it. */
+static void configuration_drop(struct proc *p)
+{
+    struct arena rest = {0};
+    p->tag = p->has_tag ? arena_strndup(&rest, p->tag, strlen(p->tag)) : "";
+    p->has_tag = p->has_tag && p->tag;
+    p->cmd = p->cwd = "";
+    p->args = (struct strings){0};
+    p->envs = (struct pairs){0};
+    arena_free(&p->arena);
+    p->arena = rest;
+}
+
 static void finish(struct proc *p)
 {
     reap(p);
@@ -150,6 +163,7 @@ static void finish(struct proc *p)
     timer_clear(&p->silence);
     keeper_forget(p->pid);
     oplog_exit(p);
+    configuration_drop(p);
     while (p->subs) {
         struct sub *s = p->subs;
         p->subs = s->next;

@@ -158,6 +158,7 @@ void process_send_input(struct rpc *r, void *request)
     *s = (struct send){.in = {.p = data.p, .n = data.n, .done = on_sent, .owner = s}, .rpc = r, .proc = p};
     r->user = s;
     r->on_gone = on_send_gone;
+    r->c->may_leave = true;
     proc_input(p, &s->in);
 }
 
@@ -173,6 +174,7 @@ static void stream_release(struct input_stream *s)
 {
     free(s->send.copy);
     s->send.copy = NULL;
+    s->send.rpc->kept = 0;
 }
 
 static void on_stream_sent(struct input *in, int sys)
@@ -203,7 +205,7 @@ static void stream_data(struct input_stream *s, const struct msg_input *in)
         rpc_fail(r, RPC_NOT_FOUND, "process with pid %d not found", (int)s->pid);
         return;
     }
-    if (!input_fits(r, p, in, &data) || !data.n)
+    if (!input_fits(r, p, in, &data) || !data.n || !rpc_keep(r, data.n))
         return;
     s->send.copy = malloc(data.n);
     if (!s->send.copy) {
@@ -299,6 +301,7 @@ void process_send_signal(struct rpc *r, void *request)
     *s = (struct signal_call){.waiter = {.done = on_reaped, .owner = s}, .rpc = r, .proc = p};
     r->user = s;
     r->on_gone = on_signal_gone;
+    r->c->may_leave = true;
     proc_wait_reaped(p, &s->waiter);
 }
 

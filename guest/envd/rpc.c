@@ -17,6 +17,8 @@
 #define MESSAGE_MAX ((size_t)16 << 20)
 #define KEEPALIVE_DEFAULT_S 90
 
+static const char too_many[] = "too many messages in memory, try again";
+
 static const struct {
     const char *name;
     int http;
@@ -73,6 +75,11 @@ enum rpc_code rpc_code_of(int sys)
 static bool is_stream(const struct rpc *r)
 {
     return r->method->kind != RPC_UNARY;
+}
+
+static bool is_client_stream(const struct rpc *r)
+{
+    return r->method->kind == RPC_CLIENT_STREAM;
 }
 
 static void envelope_head(char *p, unsigned flags, size_t n)
@@ -295,8 +302,12 @@ static void message_take(struct rpc *r, bool packed, const char *p, size_t n, st
     n = (size_t)len;
     void *req = arena_alloc(a, r->method->request->size);
     const char *bad = req ? codec_decode(r->codec, r->method->request, p, n, req, a) : "message too large";
+    if (!is_client_stream(r))
+        conn_whole_free(r->c); /* the message has copies of all it needs, and may wait for long */
     if (bad)
         rpc_fail(r, RPC_INVALID_ARGUMENT, "unmarshal message: %s", bad);
+    else if (!is_client_stream(r) && !conn_hold(r->c, a->used))
+        rpc_fail(r, RPC_RESOURCE_EXHAUSTED, "%s", too_many);
     else
         to(r, req);
 }
@@ -332,26 +343,64 @@ static void server_stream_start(struct rpc *r)
         message_take(r, b->data[0] & 1, b->data + 5, b->len - 5, &r->c->req->arena, r->method->handle);
 }
 
-/* Hands complete envelopes on, one by one, until the handler pauses or ends the call. */
+bool rpc_keep(struct rpc *r, size_t n)
+{
+    if (!conn_hold(r->c, r->partial.len + n)) {
+        rpc_fail(r, RPC_RESOURCE_EXHAUSTED, "%s", too_many);
+        return false;
+    }
+    r->kept = n;
+    return true;
+}
+
+/* The envelope at `p`, complete or not. Returns its size, 0 when bytes are missing, -1 after having answered.
+ */
+static long envelope_check(struct rpc *r, const char *p, size_t n)
+{
+    size_t len = n < 5 ? 0 : envelope_length(p);
+    if (n < 5)
+        return 0;
+    if (len > MESSAGE_MAX) {
+        rpc_fail(r, RPC_RESOURCE_EXHAUSTED, "message of %zu bytes is larger than %zu", len, MESSAGE_MAX);
+        return -1;
+    }
+    if (!flags_check(r, (unsigned char)p[0]))
+        return -1;
+    return n < len + 5 ? 0 : (long)len + 5;
+}
+
+/* Hands complete envelopes on until the handler pauses or ends the call. A handler that is done at once
+ * resumes from inside its own call: then the loop here goes on, not another one below it. */
+static void envelopes_hand_on(struct rpc *r)
+{
+    struct buf b = r->partial; /* the handler may end the call, which releases `partial` */
+    size_t off = 0;
+    long size;
+    r->partial = (struct buf){0};
+    while (!r->ended && !r->c->paused && (size = envelope_check(r, b.data + off, b.len - off)) > 0) {
+        message_take(r, b.data[off] & 1, b.data + off + 5, (size_t)size - 5, &r->messages, r->on_message);
+        arena_free(&r->messages);
+        off += (size_t)size;
+    }
+    if (r->ended) {
+        buf_free(&b);
+        return;
+    }
+    buf_consume(&b, off);
+    if (!b.len)
+        buf_free(&b);
+    r->partial = b;
+}
+
 static void stream_pump(struct rpc *r)
 {
-    while (!r->ended && !r->c->paused && r->partial.len >= 5) {
-        size_t len = envelope_length(r->partial.data);
-        if (len > MESSAGE_MAX) {
-            rpc_fail(r, RPC_RESOURCE_EXHAUSTED, "message of %zu bytes is larger than %zu", len, MESSAGE_MAX);
-            return;
-        }
-        if (!flags_check(r, (unsigned char)r->partial.data[0]))
-            return;
-        if (r->partial.len < len + 5)
-            break;
-        _cleanup_buf_ struct buf b = r->partial; /* the handler may end the call, which releases `partial` */
-        r->partial = (struct buf){0};
-        buf_append(&r->partial, b.data + len + 5, b.len - len - 5);
-        message_take(r, b.data[0] & 1, b.data + 5, len, &r->messages, r->on_message);
-        arena_free(&r->messages);
-    }
-    if (r->ended || r->c->paused || !r->end_seen)
+    if (r->pumping)
+        return;
+    r->pumping = true;
+    if (!r->ended && r->partial.len)
+        envelopes_hand_on(r);
+    r->pumping = false;
+    if (r->ended || !rpc_keep(r, r->kept) || r->c->paused || !r->end_seen)
         return;
     if (r->partial.len)
         rpc_fail(r, RPC_INVALID_ARGUMENT, "protocol error: incomplete envelope");
@@ -367,7 +416,7 @@ static void on_stream_data(struct conn *c, const char *p, size_t n)
     buf_append(&r->partial, p, n);
     if (r->partial.failed)
         rpc_fail(r, RPC_RESOURCE_EXHAUSTED, "out of memory");
-    else
+    else if (rpc_keep(r, r->kept))
         stream_pump(r);
 }
 
@@ -385,12 +434,13 @@ void rpc_pause(struct rpc *r)
 
 void rpc_resume(struct rpc *r)
 {
-    if (r->ended || !r->c->paused)
+    struct conn *c = r->c;
+    if (r->ended || !c->paused)
         return;
-    r->c->paused = false;
+    bool outer = conn_enter(c); /* the call may end in here, and `r` with it */
+    c->paused = false;
     stream_pump(r);
-    if (!r->ended)
-        conn_pause(r->c, r->c->paused);
+    conn_leave(c, outer);
 }
 
 static void on_conn_gone(struct conn *c)

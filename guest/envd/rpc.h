@@ -50,6 +50,8 @@ struct rpc {
     int64_t keepalive_ms;  /* Keepalive-Ping-Interval */
     struct buf partial;    /* client stream: envelopes that were not handed on yet */
     struct arena messages; /* client stream: the message being handled */
+    size_t kept;           /* client stream: bytes of a message that its handler still needs (rpc_keep) */
+    bool pumping;          /* client stream: messages are being handed on */
     bool end_seen;         /* client stream: the request's body is over */
     void (*on_message)(struct rpc *r, void *message);
     void (*on_end)(struct rpc *r);
@@ -83,6 +85,10 @@ void rpc_room_end(struct rpc *r);
 /** Client stream: no more messages until resumed; a message's memory is valid only inside `on_message`. */
 void rpc_pause(struct rpc *r);
 void rpc_resume(struct rpc *r);
+
+/** Client stream: the handler keeps n bytes of its client's; false, after having answered, when all
+ * connections together keep too many. */
+bool rpc_keep(struct rpc *r, size_t n);
 
 /** Ends a stream well. */
 void rpc_end(struct rpc *r);

@@ -17,9 +17,12 @@
 #include "guest/envd/watcher.h"
 #include "lib/base/ids.h"
 
-#define PENDING_MAX (256 * 1024) /* unsent bytes of a stream before events wait in the kernel's queue */
+#define PENDING_MAX (256 * 1024) /* unsent bytes of a stream before events wait in the kernel's queue, */
+#define PENDING_MIN (8 * 1024)   /* and when there are many streams, */
+#define PENDING_ALL (4 << 20)    /* which share this much */
 #define QUEUE_MAX 65536          /* events of one polled watcher */
-#define POLLED_MAX 128
+#define QUEUED_ALL (16 << 20)    /* bytes of the events of all of them */
+#define POLLED_MAX 1024
 
 struct event {
     char *name;
@@ -32,7 +35,7 @@ struct watch {
     struct rpc *rpc;    /* the stream, or the creating call */
     struct watcher w;
     struct ev ev;
-    bool polled, failed, dead;
+    bool polled, streaming, failed, dead;
     struct err err;
     char id[24];
     int64_t polled_ms, last_ms;
@@ -42,15 +45,23 @@ struct watch {
 };
 
 static struct watch *polled;
-static unsigned n_polled;
+static unsigned n_polled, n_streams;
+static size_t queued;
 
 static const char *const type_names[] = {"EVENT_TYPE_UNSPECIFIED", "EVENT_TYPE_CREATE", "EVENT_TYPE_WRITE",
                                          "EVENT_TYPE_REMOVE",      "EVENT_TYPE_RENAME", "EVENT_TYPE_CHMOD"};
 
+static size_t queued_size(const char *name)
+{
+    return strlen(name) + 48; /* with its slot, and what malloc adds */
+}
+
 static void queue_clear(struct watch *s)
 {
-    for (size_t i = 0; i < s->n_queue; i++)
+    for (size_t i = 0; i < s->n_queue; i++) {
+        queued -= queued_size(s->queue[i].name);
         free(s->queue[i].name);
+    }
     free(s->queue);
     s->queue = NULL;
     s->n_queue = s->queue_cap = 0;
@@ -64,6 +75,7 @@ static void watch_free(struct watch *s)
     timer_clear(&s->deadline);
     watcher_close(&s->w);
     queue_clear(s);
+    n_streams -= s->streaming;
     loop_free_later(s);
 }
 
@@ -111,23 +123,37 @@ static void send_named(struct rpc *r, const char *field, uint32_t num, struct wa
         rpc_message(r, b.data, b.len);
 }
 
+static void queue_overflow(struct watch *s)
+{
+    s->w.overflow = true;
+    queue_clear(s);
+}
+
 static void queue_add(struct watch *s, const char *name, enum event_type type)
 {
+    if (s->w.overflow) /* the client must look for itself anyway */
+        return;
+    if (queued + queued_size(name) > QUEUED_ALL) {
+        queue_overflow(s);
+        return;
+    }
     if (s->n_queue == s->queue_cap) {
         size_t cap = s->queue_cap ? s->queue_cap * 2 : 64;
         struct event *more = cap <= QUEUE_MAX ? realloc(s->queue, cap * sizeof(*more)) : NULL;
         if (!more) {
-            s->w.overflow = true;
+            queue_overflow(s);
             return;
         }
         s->queue = more;
         s->queue_cap = cap;
     }
     char *copy = strdup(name);
-    if (copy)
-        s->queue[s->n_queue++] = (struct event){copy, type};
-    else
-        s->w.overflow = true;
+    if (!copy) {
+        queue_overflow(s);
+        return;
+    }
+    s->queue[s->n_queue++] = (struct event){copy, type};
+    queued += queued_size(name);
 }
 
 static void on_event(void *owner, const char *name, enum event_type type)
@@ -138,6 +164,12 @@ static void on_event(void *owner, const char *name, enum event_type type)
         queue_add(s, name, type);
     else
         send_named(s->rpc, "filesystem", 2, s, name, type);
+}
+
+static size_t pending_max(void)
+{
+    size_t share = PENDING_ALL / (n_streams ? n_streams : 1);
+    return share > PENDING_MAX ? PENDING_MAX : share < PENDING_MIN ? PENDING_MIN : share;
 }
 
 static void stream_stop(struct watch *s, enum rpc_code code, const char *why)
@@ -151,11 +183,11 @@ static void on_ready(void *owner, uint32_t events)
 {
     struct watch *s = owner;
     for (int i = 0; i < 16; i++) {
-        if (!s->polled && conn_pending(s->rpc->c) > PENDING_MAX) {
+        if (!s->polled && conn_pending(s->rpc->c) > pending_max()) {
             ev_watch(&s->ev, 0); /* on_drain goes on */
             return;
         }
-        int rc = watcher_read(&s->w);
+        int rc = watcher_read(&s->w, s->polled ? SIZE_MAX : pending_max() / 4);
         if (s->w.overflow && s->polled) {
             ev_watch(&s->ev, 0);
             return;
@@ -202,6 +234,8 @@ static void stream_start(struct watch *s)
 {
     struct rpc *r = s->rpc;
     s->ev = (struct ev){.fd = s->w.fd, .cb = on_ready, .owner = s};
+    s->streaming = true;
+    n_streams++;
     s->last_ms = loop_now_ms();
     s->keepalive = (struct timer){.cb = on_keepalive, .owner = s};
     s->deadline = (struct timer){.cb = on_deadline, .owner = s};
@@ -343,7 +377,7 @@ void watch_events(struct rpc *r, void *request)
         return;
     }
     s->polled_ms = loop_now_ms();
-    while (!s->w.overflow && watcher_read(&s->w) > 0)
+    while (!s->w.overflow && watcher_read(&s->w, SIZE_MAX) > 0)
         continue; /* what happened before this call is in its answer */
     if (s->w.overflow) {
         s->w.overflow = false;

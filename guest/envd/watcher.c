@@ -304,10 +304,12 @@ static void event_take(struct watcher *w, const struct inotify_event *ev)
     }
 }
 
-int watcher_read(struct watcher *w)
+int watcher_read(struct watcher *w, size_t max)
 {
     char batch[16 * 1024] __attribute__((aligned(8)));
-    ssize_t n = read(w->fd, batch, sizeof(batch));
+    size_t least = sizeof(struct inotify_event) + NAME_MAX + 1; /* less does not fit the longest event */
+    max = max < least ? least : max > sizeof(batch) ? sizeof(batch) : max;
+    ssize_t n = read(w->fd, batch, max);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
         for (size_t i = 0; i < w->n; i++)
             seen_free(&w->nodes[i]);

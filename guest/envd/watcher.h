@@ -35,8 +35,8 @@ struct watcher {
 /** Opens inotify and adds the directory (and, when recursive, all below it). Blocking: called on a worker. */
 int watcher_open(struct watcher *w, struct err *e);
 
-/** Reads one batch of events; returns 1 when there may be more, 0 when the queue is empty, -1 when the queue
- * overflowed (w->overflow) or cannot be read. */
-int watcher_read(struct watcher *w);
+/** Reads one batch of events, about `max` bytes of them; returns 1 when there may be more, 0 when the queue
+ * is empty, -1 when the queue overflowed (w->overflow) or cannot be read. */
+int watcher_read(struct watcher *w, size_t max);
 
 void watcher_close(struct watcher *w);

@@ -1,14 +1,17 @@
 """Bad input for cube-envd alone: hostile.py PORT PID. Each case: the right error, bounded memory, and the daemon still answers."""
+import base64
 import json
 import os
 import resource
 import socket
 import struct
 import sys
+import threading
 import time
 
 PORT, PID = int(sys.argv[1]), int(sys.argv[2])
 SUITE = os.environ.get("SUITE", "guest hostile")
+SLOW = bool(os.environ.get("SANITIZED"))  # a daemon that is thirty times as slow gets a part of the load
 
 
 def envd_pid():
@@ -354,6 +357,189 @@ def own_descriptors():
     os.unlink("/tmp/cube-own")
 
 
+def names_of_bytes():
+    """Paths are bytes: what is not UTF-8 works through URLs, and answers stay valid JSON; in messages it is refused."""
+    octet = [("Content-Type", "application/octet-stream")]
+    s, answer = request("POST", "/files?path=/tmp/cube-%ff%c3(", b"odd", octet)
+    assert s == 200 and json.loads(answer)[0]["type"] == "file", (s, answer)
+    assert os.path.exists(b"/tmp/cube-\xff\xc3(") and request("GET", "/files?path=/tmp/cube-%ff%c3(") == (200, b"odd")
+    os.unlink(b"/tmp/cube-\xff\xc3(")
+    for path in ("/filesystem.Filesystem/Stat", "/filesystem.Filesystem/MakeDir", "/filesystem.Filesystem/Remove", "/filesystem.Filesystem/CreateWatcher"):
+        s, answer = unary(path, b'{"path":"/tmp/cube-\xff"}')
+        assert s == 400 and json.loads(answer)["code"] == "invalid_argument", (path, s, answer)
+    for path in ("/tmp/%00", "/tmp/a%00b"):
+        assert request("GET", f"/files?path={path}")[0] == 400
+    alive()
+
+
+def started(start, headers=b""):
+    """A Start stream on a connection of its own; returns it and the pid."""
+    msg = json.dumps(start).encode()
+    s = socket.create_connection(("127.0.0.1", PORT), timeout=20)
+    s.sendall(b"POST /process.Process/Start HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\n%sContent-Length: %d\r\n\r\n" % (headers, len(msg) + 5)
+              + struct.pack(">BI", 0, len(msg)) + msg)
+    out = b""
+    while b'"pid":' not in out or b"}" not in out[out.index(b'"pid":'):]:
+        part = s.recv(4096)
+        assert part, out
+        out += part
+    return s, int(out[out.index(b'"pid":') + 6:].split(b"}")[0])
+
+
+def waiting_messages():
+    """Messages that wait for a full pipe, or for their own end, are bounded over all connections; packed ones, too."""
+    import gzip
+    if SLOW:
+        return  # it is about memory, and a sanitizer's own says nothing
+    holder, pid = started({"process": {"cmd": "sleep", "args": ["100"]}, "stdin": True})
+    before, conns, answers = rss_kib(), [holder], b""
+    body = gzip.compress(json.dumps({"process": {"pid": pid}, "input": {"stdin": base64.b64encode(bytes(11 << 20)).decode()}}).encode(), 1)
+    for _ in range(40):
+        s = socket.create_connection(("127.0.0.1", PORT), timeout=20)
+        s.sendall(b"POST /process.Process/SendInput HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        conns.append(s)
+    while b"resource_exhausted" not in answers:  # one of the forty is told
+        for s in conns[1:]:
+            s.settimeout(0.02)
+            try:
+                answers += s.recv(65536)
+            except socket.timeout:
+                pass
+    part = struct.pack(">BI", 0, 15 << 20) + b" " * (14 << 20)
+    for _ in range(12):
+        s = socket.create_connection(("127.0.0.1", PORT), timeout=3)
+        try:
+            s.sendall(b"POST /process.Process/StreamInput HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % len(part) + part)
+        except OSError:
+            pass
+        conns.append(s)
+    alive()
+    grown = rss_kib() - before
+    assert grown < 160000, f"messages that wait hold {grown} KiB"
+    for s in conns:
+        s.close()
+    end = time.time() + 20
+    while rss_kib() - before > 40000:
+        assert time.time() < end, f"{rss_kib() - before} KiB stay"
+        time.sleep(0.05)
+    unary("/process.Process/SendSignal", json.dumps({"process": {"pid": pid}, "signal": 9}).encode())
+
+
+def many_envelopes():
+    """Thousands of small messages in one piece: each is handed on, none on top of the other's stack."""
+    count = 1000 if SLOW else 20000
+    holder, pid = started({"process": {"cmd": "wc", "args": ["-c"]}, "stdin": True})
+    one = json.dumps({"data": {"input": {"stdin": "eHh4"}}}).encode()
+    msgs = [json.dumps({"start": {"process": {"pid": pid}}}).encode()] + [one, b'{"keepalive":{}}'] * count
+    s, answer = request("POST", "/process.Process/StreamInput", b"".join(struct.pack(">BI", 0, len(m)) + m for m in msgs), [("Content-Type", "application/connect+json")])
+    assert s == 200 and b"error" not in answer, (s, answer[-200:])
+    unary("/process.Process/CloseStdin", json.dumps({"process": {"pid": pid}}).encode())
+    out = b""
+    while b"exit status" not in out:
+        part = holder.recv(65536)
+        assert part, out
+        out += part
+    assert base64.b64encode(b"%d\n" % (3 * count)) in out, out
+    holder.close()
+
+
+def resize_storm():
+    """A terminal that is resized two thousand times while it prints ends with the last size."""
+    holder, pid = started({"process": {"cmd": "/bin/sh", "args": ["-c", "i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); done; read x; stty size"]},
+                           "pty": {"size": {"cols": 80, "rows": 24}}})
+    s = socket.create_connection(("127.0.0.1", PORT), timeout=30)
+    for i in range(2000):
+        msg = json.dumps({"process": {"pid": pid}, "pty": {"size": {"cols": 20 + i, "rows": 1 + i % 500}}}).encode()
+        s.sendall(b"POST /process.Process/Update HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(msg) + msg)
+    got = b""
+    while got.count(b"HTTP/1.1 200") < 2000:
+        part = s.recv(65536)
+        assert part and got.count(b"HTTP/1.1") == got.count(b"HTTP/1.1 200"), got[-300:]
+        got += part
+    s.close()
+    for size in ({"cols": 70000, "rows": 1}, {"cols": -1, "rows": 1}):
+        assert unary("/process.Process/Update", json.dumps({"process": {"pid": pid}, "pty": {"size": size}}).encode())[0] == 400
+    unary("/process.Process/SendInput", json.dumps({"process": {"pid": pid}, "input": {"pty": base64.b64encode(b"\n").decode()}}).encode())
+    out, text = b"", b""
+    while b"exit status" not in out:
+        part = holder.recv(65536)
+        assert part, out[-300:]
+        out += part
+    for piece in out.split(b'"pty":"')[1:]:
+        text += base64.b64decode(piece.split(b'"')[0])
+    assert b"500 2019" in text, text[-200:]
+    holder.close()
+
+
+def unread_watchers():
+    """Streams that nobody reads share a bound; what does not fit waits in the kernel, or they end with resource_exhausted."""
+    os.makedirs("/tmp/cube-watched", exist_ok=True)
+    msg, conns = json.dumps({"path": "/tmp/cube-watched", "includeEntry": True}).encode(), []
+    for _ in range(8 if SLOW else 60):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(20)
+        s.connect(("127.0.0.1", PORT))
+        s.sendall(b"POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n" % (len(msg) + 5)
+                  + struct.pack(">BI", 0, len(msg)) + msg)
+        head = b""
+        while b'"start"' not in head and b"resource_exhausted" not in head:  # the host may allow fewer instances
+            head += s.recv(1)
+        conns.append(s)
+    before = rss_kib()
+    for i in range(4000):
+        os.close(os.open(f"/tmp/cube-watched/{i}", os.O_CREAT))
+    for _ in range(5):
+        alive()
+    grown = rss_kib() - before
+    assert grown < 8192, f"60 unread watchers hold {grown} KiB"
+    first, out = conns[0], b""
+    while out.count(b"EVENT_TYPE_CREATE") < 4000 and b"resource_exhausted" not in out:
+        part = first.recv(65536)
+        assert part, out[-300:]
+        out += part
+    for s in conns:
+        s.close()
+    for i in range(4000):
+        os.unlink(f"/tmp/cube-watched/{i}")
+    os.rmdir("/tmp/cube-watched")
+    alive()
+
+
+class SlowHead(threading.Thread):
+    """Sends a head byte by byte for as long as it is let; begins with the first test and is asked with the last."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.began, self.ended = time.time(), None
+
+    def run(self):
+        s = socket.create_connection(("127.0.0.1", PORT))
+        s.settimeout(1)
+        try:
+            s.sendall(b"GET /health HTTP/1.1\r\nX: ")
+            while self.ended is None and time.time() - self.began < 90:
+                s.sendall(b"a")
+                try:
+                    if not s.recv(1):
+                        break
+                except socket.timeout:
+                    pass
+        except OSError:
+            pass
+        self.ended = time.time()
+
+
+slow = SlowHead()
+slow.start()
+
+
+def slow_head():
+    """A head has 30 s in all, however steadily its bytes come."""
+    slow.join(100)
+    assert slow.ended and 25 < slow.ended - slow.began < 60, slow.ended and slow.ended - slow.began
+
+
 def packed_messages():
     """gzip as Connect has it: whole unary bodies, flagged envelopes; a bomb is refused at the limit, without the memory."""
     import gzip
@@ -414,7 +600,9 @@ for title, fn in (("malformed heads", bad_heads), ("malformed chunks", bad_chunk
                   ("refused uploads", bad_uploads), ("a cut upload", cut_upload), ("ranges and odd files", ranges), ("compose", compose), ("pipelining", pipelining),
                   ("10,000 idle connections", idle_connections), ("many large bodies", many_bodies), ("slow uploads", slow_uploads), ("slow downloads", slow_downloads), ("deep trees", deep_trees),
                   ("FIFOs nobody reads", unread_fifos), ("the daemon's own descriptors", own_descriptors), ("compressed messages", packed_messages),
-                  ("options of /init", platform_options), ("a slow reader", slow_reader)):
+                  ("options of /init", platform_options), ("a slow reader", slow_reader), ("names that are not UTF-8", names_of_bytes),
+                  ("messages that wait", waiting_messages), ("40,000 small messages", many_envelopes), ("a storm of resizes", resize_storm), ("unread watchers", unread_watchers),
+                  ("a slow head", slow_head)):
     if os.environ.get("ONLY", "") not in title:
         continue
     try:

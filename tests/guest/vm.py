@@ -309,6 +309,65 @@ def start_during_freeze():
     g.close()
 
 
+def freeze_in_upload():
+    """An upload that a freeze catches in the middle goes on after it, or is gone: never half a file."""
+    half = b"u" * 400000
+    g = Guest()
+    g.connect()
+    g.sock.sendall(b"POST /files?path=/home/user/frozen HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n" % (TOKEN.encode(), 2 * len(half)) + half)
+    assert c.exec(["test", "-e", "/home/user/frozen"])[0] == 1
+    c.freeze()
+    g.sock.sendall(half)
+    c.thaw()
+    answer = b""
+    while b"frozen" not in answer:
+        part = g.sock.recv(4096)
+        assert part, answer
+        answer += part
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert http_call("GET", "/files?path=/home/user/frozen")[1] == 2 * half
+    g.close()
+    # And one whose client leaves while it is frozen.
+    g = Guest()
+    g.connect()
+    g.sock.sendall(b"POST /files?path=/home/user/left/f HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n" % (TOKEN.encode(), 2 * len(half)) + half)
+    c.freeze()
+    g.close()
+    c.thaw()
+    assert c.exec(["/bin/sh", "-c", "ls -A /home/user/left 2>/dev/null"])[2] == b""
+
+
+def thousand_watchers():
+    """A thousand polled watchers of one directory: each gets every event, or is told that some are lost; memory is bounded."""
+    rss = lambda: int(c.exec(["/bin/sh", "-c", "awk '/VmRSS/ {print $2}' /proc/$(pidof cube-envd)/status"])[2])  # noqa: E731
+    g = Guest()
+
+    def call(method, **message):
+        g.request("POST", f"/filesystem.Filesystem/{method}", json.dumps(message).encode(), {"Content-Type": "application/json", "X-Access-Token": TOKEN})
+        r = g.getresponse()
+        return r.status, json.loads(r.read())
+
+    assert call("MakeDir", path="/home/user/watched")[0] == 200
+    ids = [call("CreateWatcher", path="/home/user/watched")[1]["watcherId"] for _ in range(1000)]
+    c.exec(["/bin/sh", "-c", "cd /home/user/watched && for i in $(seq 400); do : > file-with-a-long-name-$i; done"])
+    whole = lost = 0
+    for i in ids:
+        status, answer = call("GetWatcherEvents", watcherId=i)
+        if status == 200:
+            names = {e["name"] for e in answer["events"] if e["type"] == "EVENT_TYPE_CREATE"}
+            assert len(names) == 400, len(names)
+            whole += 1
+        else:
+            assert status == 429 and answer["code"] == "resource_exhausted", (status, answer)
+            lost += 1
+    assert whole >= 100, (whole, lost)
+    assert rss() < 65536, rss()
+    for i in ids:
+        assert call("RemoveWatcher", watcherId=i)[0] == 200
+    assert call("GetWatcherEvents", watcherId=ids[0])[0] == 404
+    g.close()
+
+
 def fallback_race():
     """What the user may not do is done as root without following any link, even one that is swapped in at the last moment."""
     c.exec(["/bin/sh", "-c", "mkdir -p /root/vault && chmod 700 /root/vault && echo secret > /root/vault/f; mkdir /srv/swap; chown user /srv/swap"])
@@ -325,6 +384,7 @@ def fallback_race():
     http_call("POST", "/process.Process/SendSignal", json.dumps({"process": {"pid": pid}, "signal": 9}).encode(), {"Content-Type": "application/json"})
     g.close()
     assert c.exec(["cat", "/root/vault/f"])[2] == b"secret\n" and done, ("written through a link", done)
+    assert json.loads(http_call("GET", "/metrics")[1])["root_fallbacks"] >= done, "metrics do not show the fallbacks"
 
 
 def certificates():
@@ -397,7 +457,8 @@ for title, test in [
     ("default user, directory, cgroup and OOM bias", default_user), ("gateway: open and closed ports", gateway),
     ("gateway: half-close, ::1", half_close), ("freeze and thaw", freeze_thaw), ("envd is restarted and keeps its processes", envd_restart),
     ("exec for builds", exec_builds), ("operation events", events), ("vsock from inside the guest", vsock_from_inside),
-    ("a Start that began before a freeze", start_during_freeze), ("certificates of caBundle", certificates), ("links swapped under a fallback", fallback_race),
+    ("a Start that began before a freeze", start_during_freeze), ("a freeze in the middle of an upload", freeze_in_upload), ("1,000 watchers", thousand_watchers),
+    ("certificates of caBundle", certificates), ("links swapped under a fallback", fallback_race),
     ("links of a user lead nowhere", symlink_attack),
     ("out of memory: daemons live", oom), ("metrics", metrics), ("shutdown", shutdown),
 ]:
