@@ -151,7 +151,7 @@ void network_settle(struct node *n)
     for (size_t i = 0; i < count; i++) {
         struct err e = {0};
         struct vm *vm = network_vm(slots[i]);
-        if (vm && if_nametoindex(vm->tap) == taps[i])
+        if (vm && vm->tap_index == taps[i])
             continue;
         if (vs_detach_tap(net.vs, taps[i], slots[i], vm == NULL, &e) < 0)
             log_fail(&e, "forgetting TAP %u of the network", taps[i]);
@@ -167,6 +167,7 @@ static int take_slot(struct vm *vm, struct err *e)
             continue;
         net.slots[slot] = vm;
         vm->net_slot = slot;
+        vm->tap_index = if_nametoindex(vm->tap);
         return 0;
     }
     return err_set(e, ERR_CAPACITY, "every network slot of this node is in use");
@@ -193,7 +194,7 @@ void network_prepare(struct vm *vm)
     struct err e = {0};
     if (!net.vs || !vm->tap[0] || vm->net_slot || take_slot(vm, &e) < 0)
         return;
-    if (vs_prepare(net.vs, if_nametoindex(vm->tap), vm->net_slot, &e) == 0)
+    if (vs_prepare(net.vs, vm->tap_index, vm->net_slot, &e) == 0)
         return;
     log_fail(&e, "preparing the network of %s", vm->name); /* network_attach tries again, and says so */
     network_detach(vm);
@@ -210,7 +211,7 @@ int network_attach(struct node *n, struct sandbox *sb, struct vm *vm, struct err
                                .up_bytes_per_s = (uint64_t)n->cfg.net_up_bytes,
                                .down_bytes_per_s = (uint64_t)n->cfg.net_down_bytes};
     if (set_rules(vm->net_slot, sb->spec, e) < 0 ||
-        vs_attach(net.vs, if_nametoindex(vm->tap), vm->net_slot, &limits, e) < 0) {
+        vs_attach(net.vs, vm->tap_index, vm->net_slot, &limits, e) < 0) {
         network_detach(vm);
         return -1;
     }
@@ -236,7 +237,7 @@ void network_detach(struct vm *vm)
     network_dns_watch(slot, false);
     network_names_forget(slot);
     network_watch_forget(slot);
-    if (vs_detach(net.vs, if_nametoindex(vm->tap), slot, &e) < 0)
+    if (vs_detach(net.vs, vm->tap_index, slot, &e) < 0)
         log_fail(&e, "taking %s off the network", vm->tap);
     vs_rules_free(&net.rules[slot]);
     net.slots[slot] = NULL;
@@ -248,7 +249,8 @@ void network_adopt(struct node *n, struct sandbox *sb, struct vm *vm)
     struct err e = {0};
     if (!net.vs || !vm->tap[0])
         return;
-    uint32_t slot = vs_slot(net.vs, if_nametoindex(vm->tap));
+    vm->tap_index = if_nametoindex(vm->tap);
+    uint32_t slot = vs_slot(net.vs, vm->tap_index);
     if (slot == 0 || slot >= SLOTS ||
         net.slots[slot]) { /* of another ABI: its sessions are gone, its network not */
         if (network_attach(n, sb, vm, &e) < 0)
@@ -264,12 +266,12 @@ void network_adopt(struct node *n, struct sandbox *sb, struct vm *vm)
 
 unsigned network_tap(const struct vm *vm)
 {
-    return vm->tap[0] ? if_nametoindex(vm->tap) : 0;
+    return vm->tap_index;
 }
 
 bool network_read(struct vm *vm, struct vs_totals *out)
 {
-    return net.vs && vm->net_slot && vs_read(net.vs, if_nametoindex(vm->tap), vm->net_slot, out, NULL) == 0;
+    return net.vs && vm->net_slot && vs_read(net.vs, vm->tap_index, vm->net_slot, out, NULL) == 0;
 }
 
 void network_name_answered(uint32_t slot, const char *name, const uint32_t *addresses, size_t n,

@@ -22,6 +22,7 @@ struct vm {
     char kvm_kind[16];
     int tap_fd;
     uint32_t net_slot; /* in CubeVS; 0 = not attached */
+    unsigned tap_index; /* of the TAP that has the slot: a TAP ends with its VMM, CubeVS' entries do not */
     int sock_dir;      /* where ctl.sock and in.sock are: <run>/warm/<name>, later <run>/sb/<id>/<gen> */
     int file_dir;      /* <store>/vm/<name>: layer, console.log */
     int ctl_fd, in_fd; /* listening; closed here once the VMM has them */

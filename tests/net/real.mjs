@@ -1,6 +1,6 @@
 // Real sandboxes and the world behind CubeVS: names, downloads, git, rules at create and later, daemons killed under a download.
 import { execFileSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { Sandbox } from 'e2b'
 import { equal, ok, rejects, test, until } from './check.mjs'
 
@@ -189,4 +189,22 @@ await test('net: kill -9 of all daemons while a 100 MB download runs: it complet
 
 await test('net: connections of a dead sandbox go with it', async () => {
   equal(await open.kill(), true, 'kill')
+})
+
+await test('net: what CubeVS keeps of a sandbox whose VM ended goes with it', async () => {
+  const dump = (map) => JSON.parse(execFileSync('bpftool', ['-j', 'map', 'dump', 'pinned', `${process.env.CUBE_RUN_DIR}/bpf/vs/${map}`], { encoding: 'utf8' })).length
+  const taps = () => execFileSync('ip', ['netns', 'exec', process.env.NET_NS, 'ls', '/sys/class/net'], { encoding: 'utf8' }).split('\n').filter((x) => /^c.{4}-/.test(x)).length
+  await until(async () => dump('vs_forward') === 0, 10_000, 'no connection is open')
+  const s = await Sandbox.create('base', { timeoutMs: 600_000 })
+  await s.commands.run('(exec 3<>/dev/tcp/93.184.216.34/80; sleep 1000) >/dev/null 2>&1 & sleep 0.2')
+  ok(dump('vs_forward') > 0, 'a connection is open')
+  const vms = `${process.env.CUBE_RUN_DIR}/jailer/vm`
+  for (const name of readdirSync(vms)) { // all others are of the pool, or have ended
+    if (existsSync(`${process.env.CUBE_RUN_DIR}/warm/${name}`) || existsSync(`${vms}/${name}/exit.json`)) continue
+    try {
+      process.kill(Number(readFileSync(`${vms}/${name}/record`, 'utf8').split(' ')[1]), 'SIGKILL')
+    } catch {} // it was on its way out
+  }
+  await until(async () => dump('vs_forward') === 0, 20_000, 'its sessions are freed')
+  await until(async () => dump('vs_sandboxes') <= taps(), 10_000, 'its entry is freed')
 })
