@@ -257,15 +257,17 @@ def soak(options):
                 guest = vm.Vm(options.vmm, os.path.join(dir, "vm%d" % cycles), options.memory, options.vcpus[0])
                 start = time.monotonic()
                 guest.restore(snap, [(options.root, False), (options.tools, True)])
+                restored = time.monotonic() - start
                 guest.check("@ping", 120)
                 took = time.monotonic() - start
                 ran, waited = guest.vcpu_times()
                 rounds, errors = status("after")
                 answers.append(took)
-                shares.append((took, ran, waited))
+                shares.append((took, restored, ran, waited))
                 if took > LATE:
-                    late.append("cycle %d: %.2f s, in which the vCPUs ran %.2f s and waited %.2f s for a processor" % (cycles, took, ran, waited))
-                    print("\n".join(line for line in guest.vmm_log().splitlines() if "late: " in line), flush=True)
+                    late.append("cycle %d: %.2f s, %.2f of them until the VMM had copied the disk and restored; the vCPUs ran %.2f s and waited "
+                                "%.2f s for a processor" % (cycles, *shares[-1]))
+                    print("late: " + late[-1], *(line for line in guest.vmm_log().splitlines() if "late: " in line), sep="\n", flush=True)
                 if fingerprint() != before:
                     raise vm.VmError("another guest after the restore: %s; before: %s" % (fingerprint(), before))
                 if int(rounds) < rounds_before:
@@ -273,8 +275,8 @@ def soak(options):
                 if errors != "0":
                     raise vm.VmError("errors in the guest: " + guest.check("cat /run/errors"))
                 vm.remove(old)
-            report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore %s (the slowest: vCPUs ran %.2f s, "
-                   "waited %.2f s for a processor), late: %s; a shell script before "
+            report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore %s (of the slowest %.2f s until it was restored; "
+                   "its vCPUs ran %.2f s and waited %.2f s for a processor), late: %s; a shell script before "
                    "the snapshot %s, after the restore %s" % (cycles, rounds, spread(answers), *max(shares)[1:], "; ".join(late) or "none",
                                                               spread(shell["before"]), spread(shell["after"])), options.soak)
         except (vm.VmError, OSError) as e:

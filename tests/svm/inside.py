@@ -36,13 +36,13 @@ def network(guest):
     report("net", out[0] == 0 and "0% packet loss" in out[1], out)
 
 
-def other_tsc(snap, factor):
+def other_tsc(snap, factor, net):
     """A snapshot as of a host whose TSC is faster or slower: its clock keeps the host's pace, or the restore is refused with both rates."""
     vm.fake_tsc(snap, factor)
     name = "tsc-%d-percent" % (factor * 100)
     try:
         with vm.Vm(VMM, "/run/vm-" + name, 128, 1) as clone:
-            clone.restore(snap, DISKS)
+            clone.restore(snap, DISKS, net=net)
             clone.check("true")
             a, low = float(clone.check("cut -d' ' -f1 /proc/uptime")), time.monotonic()
             time.sleep(3)
@@ -85,7 +85,7 @@ def main():
                 report("%s/restore-%d" % (label, n), same and moved, "answered in %.2f s" % (time.monotonic() - start))
         if vcpus == 1:
             for factor in (1.25, 0.8):
-                other_tsc(snap, factor)
+                other_tsc(snap, factor, net)
         vm.remove(snap)
     print("svm: all done", flush=True)
 
