@@ -87,7 +87,9 @@ static int team_write(struct master *m, const char *mode, const Team *t, struct 
         else
             db_arg_int(&a, rows[i].number);
     }
-    return db_eval(m, &script_catalog, &a, catalog_int_parse, &done, e);
+    if (db_eval(m, &script_catalog, &a, catalog_int_parse, &done, e) < 0)
+        return -1;
+    return done < 0 ? err_set(e, ERR_CONFLICT, "the slug '%s' belongs to another team", t->slug) : 0;
 }
 
 static void serve_put_team(struct request *r)
@@ -276,7 +278,9 @@ static void serve_create_key(struct request *r)
         err_set(&e, ERR_INVALID, "a key is named by 64 lower-case hex digits of its SHA-256");
     else if (strlen(q->name) > 256 || strlen(q->mask) > 256)
         err_set(&e, ERR_INVALID, "a key's name has at most 256 bytes");
-    else if (key_write(r->m, "force", q->key_sha256, &k, &done, &e) == 0 && done < 0)
+    else if (key_write(r->m, "force", q->key_sha256, &k, &done, &e) == 0 && done < -1)
+        err_set(&e, ERR_CONFLICT, "the team has as many API keys as a team may have; delete some first");
+    else if (!e.code && done < 0)
         err_set(&e, ERR_NOT_FOUND, "team %.63s not found", q->team_id);
     else if (!e.code && done == 1)
         key_journal(r->m, q->key_sha256, &k, &e);
@@ -343,6 +347,17 @@ static int digest_parse(const redisReply *r, void *out, struct err *e)
     return 0;
 }
 
+static int key_digest(struct master *m, const char *team, const char *key_id, char digest[65], struct err *e)
+{
+    char name[32 + TEAM_ID_MAX];
+    if (strlen(team) > TEAM_ID_MAX)
+        return err_set(e, ERR_NOT_FOUND, "no such key");
+    snprintf(name, sizeof name, "%s:keys:%s", m->prefix, team);
+    return db_command(m, 3, (const char *[]){"HGET", name, key_id}, digest_parse, digest, e);
+}
+
+/* The journal first: who dies between the two, or cannot write it, leaves a key that works and can be revoked
+ * again. The other way round it would be gone for whoever asks, and come back with a replay. */
 static void serve_delete_key(struct request *r)
 {
     Cube__Master__V1__DeleteKeyRequest *q = (Cube__Master__V1__DeleteKeyRequest *)r->in;
@@ -354,8 +369,9 @@ static void serve_delete_key(struct request *r)
     db_arg(&a, "unkey");
     db_arg(&a, q->team_id);
     db_arg(&a, q->key_id);
-    if (db_eval(r->m, &script_catalog, &a, digest_parse, digest, &e) < 0 ||
-        journal_append(r->m->journal, "unkey", digest, 64, &e) < 0) {
+    if (key_digest(r->m, q->team_id, q->key_id, digest, &e) < 0 ||
+        journal_append(r->m->journal, "unkey", digest, 64, &e) < 0 ||
+        db_eval(r->m, &script_catalog, &a, digest_parse, digest, &e) < 0) {
         request_fail(r, &e);
         return;
     }

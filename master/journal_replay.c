@@ -42,13 +42,34 @@ struct entry {
     uint8_t *payload;
     size_t n;
     bool dead;
+    size_t before; /* 1 + the place of the entry before it in its bucket; 0 = none */
 };
+
+#define BUCKETS 65536
 
 struct final_state {
     struct entry *v;
     size_t n, cap;
+    size_t *buckets; /* 1 + the place of each bucket's newest entry */
     struct journal *j;
 };
+
+static size_t *bucket_of(struct final_state *s, const char *name)
+{
+    return &s->buckets[sched_hash(name) % BUCKETS];
+}
+
+/* A journal only grows, so this must not cost more with each entry: earlier ones of a name are found by its
+ * hash. */
+static void bury(struct final_state *s, const char *kind, const char *name)
+{
+    for (size_t at = *bucket_of(s, name); at; at = s->v[at - 1].before)
+        if (strcmp(s->v[at - 1].kind, kind) == 0 && strcmp(s->v[at - 1].name, name) == 0) {
+            if (s->v[at - 1].dead)
+                return; /* so are all before it */
+            s->v[at - 1].dead = true;
+        }
+}
 
 static void gather(const char *kind, const uint8_t *payload, size_t n, void *data)
 {
@@ -74,9 +95,7 @@ static void gather(const char *kind, const uint8_t *payload, size_t n, void *dat
     } else {
         return;
     }
-    for (size_t i = 0; i < s->n; i++)
-        if (strcmp(s->v[i].kind, as) == 0 && strcmp(s->v[i].name, name) == 0)
-            s->v[i].dead = true;
+    bury(s, as, name);
     if (as != kind || !*name)
         return;
     if (s->n == s->cap) {
@@ -91,11 +110,16 @@ static void gather(const char *kind, const uint8_t *payload, size_t n, void *dat
         abort();
     memcpy(e->payload, payload, n);
     e->payload[n] = 0;
+    size_t *bucket = bucket_of(s, name);
+    e->before = *bucket;
+    *bucket = s->n;
 }
 
 int journal_replay(struct master *m, struct err *e)
 {
-    struct final_state s = {.j = m->journal};
+    struct final_state s = {.j = m->journal, .buckets = calloc(BUCKETS, sizeof *s.buckets)};
+    if (!s.buckets)
+        abort();
     char id[JOURNAL_ID_LEN + 1];
     m->journal->node_count = 0; /* other masters may have met more nodes, or lost some */
     int rc = journal_read(m->journal->path, id, gather, &s, e);
@@ -114,6 +138,7 @@ int journal_replay(struct master *m, struct err *e)
         free(s.v[i].payload);
     }
     free(s.v);
+    free(s.buckets);
     if (rc == 0 && written)
         log_info("the catalog was replayed from its journal: %zu entries", written);
     return rc;

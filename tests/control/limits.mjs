@@ -103,6 +103,26 @@ await test('the longest time of a team is a cap of a sandbox\'s life: extending 
   equal((await s.sandboxes('SetDeadline', { ...q, timeout_ms: 0 })).sandbox.state, 'RUNNING', 'an end at once is always free');
   await killAll([x]);
 });
+await test('a key whose revocation cannot be written down stays, and is revoked by the next try', async () => {
+  const key_sha256 = 'c'.repeat(64), journal = `${c.dir}/store/catalog.journal`, key_id = (await s.catalog('CreateKey', { team_id: 't1', name: 'k', key_sha256 })).key.key_id;
+  fs.renameSync(journal, `${journal}.away`);
+  fs.mkdirSync(journal);
+  await rejects(s.catalog('DeleteKey', { team_id: 't1', key_id }), 'internal_server_error');
+  fs.rmdirSync(journal);
+  fs.renameSync(`${journal}.away`, journal);
+  equal((await s.catalog('CheckKey', { key_sha256 })).key_id, key_id, 'nothing was done');
+  await rejects(s.catalog('DeleteKey', { team_id: 't2', key_id }), 'not_found');
+  await s.catalog('DeleteKey', { team_id: 't1', key_id });
+  await rejects(s.catalog('CheckKey', { key_sha256 }), 'unauthenticated');
+});
+await test('a slug is one team\'s; a team has a bounded number of keys', async () => {
+  await rejects(s.catalog('PutTeam', { team_id: 't6', slug: 't1', name: 'Six' }), 'conflict', /slug 't1'/);
+  await s.catalog('PutTeam', { team_id: 't1', slug: 't1', name: 'Team' });
+  await s.catalog('PutTeam', { team_id: 't6', slug: 't6', name: 'Six' });
+  await c.r('HSET', '{c0}:keys:t6', ...Array.from({ length: 1000 }, (_, i) => [`k${i}`, 'x']).flat());
+  await rejects(s.catalog('CreateKey', { team_id: 't6', name: 'k', key_sha256: 'd'.repeat(64) }), 'conflict', /as many API keys/);
+  await c.r('DEL', '{c0}:keys:t6');
+});
 await test('deadlines that cannot be met do not stand before others', async () => {
   await c.lifecycle('l1', { due_batch: 1 });
   for (const id of ['n1', 'n2', 'n3']) await n(`${id} refuse_pause storage_full`);
