@@ -4,10 +4,17 @@
 #include "node/store/manifest.h"
 
 #include "lib/base/cleanup.h"
+#include "lib/base/ids.h"
 #include "lib/base/jsonw.h"
 
 #include <jansson.h>
+#include <openssl/evp.h>
 #include <string.h>
+
+/* The last member, over all bytes before its comma: what jansson reads is what was written. */
+#define SUM_START ",\"sum\":\""
+#define SUM_END "\"}\n"
+#define SUM_BYTES (sizeof SUM_START - 1 + 64 + sizeof SUM_END - 1)
 
 static const char *const kinds[] = {"template", "class-snapshot", "snapshot", "object"};
 
@@ -48,8 +55,30 @@ const struct manifest_file *manifest_find(const struct manifest *m, const char *
     return NULL;
 }
 
+static void sum_of(const char *text, size_t n, char out[65])
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned len = 0;
+    EVP_Digest(text, n, digest, &len, EVP_sha256(), NULL);
+    hex_encode(digest, 32, out);
+}
+
+static bool sum_matches(const char *text, size_t n)
+{
+    char sum[65];
+    if (n < SUM_BYTES)
+        return false;
+    const char *at = text + n - SUM_BYTES;
+    sum_of(text, n - SUM_BYTES, sum);
+    return memcmp(at, SUM_START, sizeof SUM_START - 1) == 0 &&
+           memcmp(at + sizeof SUM_START - 1, sum, 64) == 0 &&
+           memcmp(text + n - (sizeof SUM_END - 1), SUM_END, sizeof SUM_END - 1) == 0;
+}
+
 void manifest_write(const struct manifest *m, struct buf *out)
 {
+    size_t start = out->len;
+    char sum[65];
     struct jsonw w = jsonw_start(out);
     jsonw_obj(&w);
     jsonw_kint(&w, "format", MANIFEST_FORMAT);
@@ -88,6 +117,8 @@ void manifest_write(const struct manifest *m, struct buf *out)
         jsonw_obj_end(&w);
     }
     jsonw_arr_end(&w);
+    sum_of(out->data + start, out->failed ? 0 : out->len - start, sum);
+    jsonw_kstr(&w, "sum", sum);
     jsonw_obj_end(&w);
     buf_putc(out, '\n');
 }
@@ -181,9 +212,12 @@ int manifest_parse(const char *json, size_t n, const char *what, struct manifest
         return err_set(e, ERR_INTERNAL, "manifest of %s: line %d: %s", what, je.line, je.text);
     if (!get_uint(o, "format", &out->format))
         return err_set(e, ERR_INTERNAL, "manifest of %s has no format version", what);
-    if (out->format != MANIFEST_FORMAT)
-        return err_set(e, ERR_UNSUPPORTED, "manifest of %s has format %u; this node reads %d", what,
-                       out->format, MANIFEST_FORMAT);
+    if (out->format != MANIFEST_FORMAT && out->format + 1 != MANIFEST_FORMAT)
+        return err_set(e, ERR_UNSUPPORTED, "manifest of %s has format %u; this node reads %d and %d", what,
+                       out->format, MANIFEST_FORMAT, MANIFEST_FORMAT - 1);
+    bool summed = out->format == MANIFEST_FORMAT; /* format 1 had no sum */
+    if (summed ? !sum_matches(json, n) : json_object_get(o, "sum") != NULL)
+        return err_set(e, ERR_INTERNAL, "manifest of %s is damaged: its sum differs", what);
     if (!get_fields(o, out))
         return err_set(e, ERR_INTERNAL, "manifest of %s is damaged", what);
     return 0;

@@ -1,4 +1,5 @@
-/* manifest.json of an artifact: what it is made of and where it can run (internal.md §7). Format 1. */
+/* manifest.json of an artifact: what it is made of and where it can run (internal.md §7). Format 2, which
+ * ends with a checksum of itself; format 1, without, is read. */
 #pragma once
 
 #include "lib/base/buf.h"
@@ -7,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MANIFEST_FORMAT 1
+#define MANIFEST_FORMAT 2
 #define MANIFEST_MAX_FILES 16
 #define MANIFEST_MAX_BYTES (64u << 10)
 #define GUEST_PROTOCOL 1 /* proto/init.proto; a node restores its own version and the one before */
@@ -57,8 +58,8 @@ const struct manifest_file *manifest_find(const struct manifest *m, const char *
 
 void manifest_write(const struct manifest *m, struct buf *out);
 
-/** Parses and checks. ERR_UNSUPPORTED for a format that this program does not know, ERR_INTERNAL for anything
- * broken. `what` names the artifact in the message. */
+/** Parses and checks, the sum first. ERR_UNSUPPORTED for a format that this program does not know,
+ * ERR_INTERNAL for anything broken. `what` names the artifact in the message. */
 int manifest_parse(const char *json, size_t n, const char *what, struct manifest *out, struct err *e);
 
 /** Whether a memory snapshot of class `have` restores on `host`; explains in `e` (ERR_NO_COMPATIBLE_NODE)

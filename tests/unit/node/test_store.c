@@ -16,6 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define FORMAT_1 FIXTURES "/manifest-1.json"
+#define FORMAT_2 FIXTURES "/manifest-2.json"
+
 static char dir[64];
 static struct store store;
 
@@ -207,41 +210,72 @@ static void clones_stay_sparse(void **state)
     close(b);
 }
 
-static char *fixture(size_t *n)
+static void stored(const char *path, char **text, size_t *n)
 {
-    char *text;
     struct err e = {0};
-    assert_int_equal(file_read(AT_FDCWD, FIXTURES "/manifest-1.json", MANIFEST_MAX_BYTES, &text, n, &e), 0);
-    return text;
+    assert_int_equal(file_read(AT_FDCWD, path, MANIFEST_MAX_BYTES, text, n, &e), 0);
 }
 
-static void format_1_stays_readable(void **state)
+static void both_formats_are_readable(void **state)
 {
     struct err e = {0};
-    size_t n;
-    char *text = fixture(&n);
-    struct manifest m;
+    size_t n, n2;
+    char *text, *text2;
+    struct manifest m, m2;
+    stored(FORMAT_1, &text, &n);
+    stored(FORMAT_2, &text2, &n2);
     assert_int_equal(manifest_parse(text, n, "fixture", &m, &e), 0);
     assert_int_equal(m.kind, MANIFEST_SNAPSHOT);
     assert_string_equal(m.sandbox, "i0abcdefghijklmnopqrs");
     assert_int_equal(m.file_count, 5);
     assert_int_equal(manifest_find(&m, "delta-0")->size, 1052672);
+    assert_int_equal(manifest_parse(text2, n2, "fixture", &m2, &e), 0);
     struct buf out = {0};
-    manifest_write(&m, &out); /* and is written the same, byte by byte */
-    assert_int_equal(out.len, n);
-    assert_memory_equal(out.data, text, n);
+    manifest_write(&m, &out); /* what was read from format 1 is written as format 2, byte by byte */
+    assert_int_equal(out.len, n2);
+    assert_memory_equal(out.data, text2, n2);
+    out.len = 0;
+    manifest_write(&m2, &out);
+    assert_int_equal(out.len, n2);
+    assert_memory_equal(out.data, text2, n2);
     buf_free(&out);
+    free(text);
+    free(text2);
+}
+
+/* A manifest with any bit flipped or cut off anywhere is refused, and so is one without a byte. */
+static void every_damage_is_noticed(void **state)
+{
+    struct err e = {0};
+    size_t n;
+    char *text;
+    struct manifest m;
+    stored(FORMAT_2, &text, &n);
+    for (size_t i = 0; i < n; i++) {
+        for (int bit = 0; bit < 8; bit++) {
+            text[i] ^= (char)(1 << bit);
+            if (manifest_parse(text, n, "damaged", &m, &e) == 0)
+                fail_msg("bit %d of byte %zu is flipped, and it was accepted", bit, i);
+            text[i] ^= (char)(1 << bit);
+        }
+        if (manifest_parse(text, i, "cut", &m, &e) == 0)
+            fail_msg("cut to %zu bytes it was accepted", i);
+    }
+    assert_int_equal(manifest_parse(text, n, "whole", &m, &e), 0);
     free(text);
 }
 
+/* In format 1, which has no sum: so that what is wrong with a member is found, and not that the sum differs.
+ */
 static void expect_refused(const char *from, const char *to, enum err_code code)
 {
     struct err e = {0};
     size_t n;
-    char *text = fixture(&n), changed[8192];
-    char *at = strstr(text, from);
-    assert_non_null(at);
-    int len = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    char *text, changed[8192];
+    stored(FORMAT_1, &text, &n);
+    assert_non_null(strstr(text, from));
+    size_t at = (size_t)(strstr(text, from) - text);
+    int len = snprintf(changed, sizeof changed, "%.*s%s%s", (int)at, text, to, text + at + strlen(from));
     struct manifest m;
     if (manifest_parse(changed, (size_t)len, "changed", &m, &e) == 0)
         fail_msg("%s for %s was accepted", to, from);
@@ -251,7 +285,9 @@ static void expect_refused(const char *from, const char *to, enum err_code code)
 
 static void bad_manifests_are_refused(void **state)
 {
-    expect_refused("\"format\":1", "\"format\":2", ERR_UNSUPPORTED);
+    expect_refused("\"format\":1", "\"format\":3", ERR_UNSUPPORTED);
+    expect_refused("\"format\":1", "\"format\":0", ERR_UNSUPPORTED);
+    expect_refused("\"format\":1", "\"format\":2", ERR_INTERNAL); /* without a sum */
     expect_refused("\"format\":1,", "", ERR_INTERNAL);
     expect_refused("\"name\":\"state\"", "\"name\":\"../state\"", ERR_INTERNAL);
     expect_refused("\"name\":\"state\"", "\"name\":\"memory\"", ERR_INTERNAL);
@@ -269,8 +305,9 @@ static void another_class_is_refused_with_the_reason(void **state)
 {
     struct err e = {0};
     size_t n;
-    char *text = fixture(&n);
+    char *text;
     struct manifest m;
+    stored(FORMAT_1, &text, &n);
     assert_int_equal(manifest_parse(text, n, "fixture", &m, &e), 0);
     free(text);
     struct node_class host = m.class;
@@ -375,7 +412,8 @@ int main(void)
         cmocka_unit_test(the_hash_is_what_the_format_says),
         cmocka_unit_test(damage_is_noticed),
         cmocka_unit_test(clones_stay_sparse),
-        cmocka_unit_test(format_1_stays_readable),
+        cmocka_unit_test(both_formats_are_readable),
+        cmocka_unit_test(every_damage_is_noticed),
         cmocka_unit_test(bad_manifests_are_refused),
         cmocka_unit_test(another_class_is_refused_with_the_reason),
         cmocka_unit_test(a_full_disk_leaves_nothing),
