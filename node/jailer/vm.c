@@ -241,8 +241,10 @@ int tap_record(const struct options *o, const char *name, bool made, struct err 
     char path[256];
 
     snprintf(path, sizeof path, "%s/jailer/tap/%s", o->run_dir, name);
-    if (made)
-        return textfile_replace(path, "1\n", e);
+    if (made) { /* only its name says something */
+        _cleanup_close_ int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        return fd < 0 ? err_sys(e, ERR_INTERNAL, "make %s", path) : 0;
+    }
     if (unlink(path) < 0 && errno != ENOENT)
         return err_sys(e, ERR_INTERNAL, "remove %s", path);
     return 0;

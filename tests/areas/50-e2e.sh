@@ -7,6 +7,7 @@ work=$(mktemp -d /tmp/cube-e2e-XXXXXX)
 chmod 755 "$work"
 export CUBE_STATE_DIR=$work/state CUBE_RUN_DIR=$work/run
 base=$(tests/lib/port_base.sh)
+export CUBE_PORT_BASE=$base
 options=(--port-base "$base" --state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR")
 # The programs lie where only root can look, as in a clone below /root or a home directory of Debian 12.
 mkdir -m 700 "$work/home"
@@ -30,7 +31,7 @@ eval "$(./cube env --state "$CUBE_STATE_DIR")"
 modules=$(bash tests/lib/node_modules.sh tests/guest/js | tail -n 1)
 ln -sfn "$modules/node_modules" "$work/node_modules"
 cp tests/e2e/*.mjs "$work/"
-for suite in sdk bad_input lifecycle idle chaos load; do
+for suite in sdk bad_input lifecycle idle chaos load soak; do
     node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
 done
 image=$(guest/base/build.sh | tail -n 1) kernel=$(guest/kernel/build.sh --path "$("$CUBE_BUILD_DIR/cli/cube" doctor --kind | sed s/hardware/stock/)" | tail -n 1)

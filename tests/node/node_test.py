@@ -216,7 +216,7 @@ def damage_is_refused(s):
                         f.write(bytes([byte[0] ^ 0x10]))
             code, out = s.ctl("--restore", "start", i, gen)
             os.rename(keep, path)
-            assert code != 0 and re.match(r"error internal_server_error: .*(damaged|manifest|[Nn]o such file)", out) and name.split("-")[0] in out, (name, harm, out)
+            assert code != 0 and re.match(r"error internal_server_error: .*(damaged|manifest|[Nn]o such file)", out) and re.split("[-.]", name)[0] in out, (name, harm, out)
             assert s.state(i) == "PAUSED", (name, harm, s.state(i))
             gen += 1
     s.ok("--restore", "start", i, gen)

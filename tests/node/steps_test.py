@@ -62,6 +62,13 @@ def open_files(pid):
 
 def left(s):
     """What is there beside the pool, and unfinished files anywhere."""
+    try:
+        return left_now(s)
+    except FileNotFoundError as e:  # it went while we looked
+        return {str(e)}
+
+
+def left_now(s):
     pool = waiting(s)
     names = {x for x in s.census() if not any(n in x for n in pool)}
     taps = [x for x in names if x.startswith("tap ")]
