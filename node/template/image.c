@@ -37,7 +37,9 @@ static int read_manifest(struct node *n, const char *artifact, struct manifest *
     _cleanup_free_ char *text = NULL;
     size_t len;
     if (file_read(n->store.fd, path, MANIFEST_MAX_BYTES, &text, &len, e) < 0)
-        return -1;
+        return e && e->code == ERR_NOT_FOUND && store_presence(&n->store, artifact) == PRESENT
+                   ? err_set(e, ERR_INTERNAL, "%s is damaged: its manifest is missing", artifact)
+                   : -1;
     return manifest_parse(text, len, artifact, out, e);
 }
 
