@@ -36,6 +36,23 @@ def network(guest):
     report("net", out[0] == 0 and "0% packet loss" in out[1], out)
 
 
+def other_tsc(snap, factor, net):
+    """A snapshot as of a host whose TSC is faster or slower: its clock keeps the host's pace, or the restore is refused with both rates."""
+    vm.fake_tsc(snap, factor)
+    name = "tsc-%d-percent" % (factor * 100)
+    try:
+        with vm.Vm(VMM, "/run/vm-" + name, 128, 1) as clone:
+            clone.restore(snap, DISKS, net=net)
+            clone.check("true")
+            a, low = float(clone.check("cut -d' ' -f1 /proc/uptime")), time.monotonic()
+            time.sleep(3)
+            b, high = float(clone.check("cut -d' ' -f1 /proc/uptime")), time.monotonic()
+            report(name, 2.5 < b - a < high - low + 2, "scaled: %.2f s in %.2f s" % (b - a, high - low))
+    except vm.VmError as e:
+        report(name, "kHz and cannot scale" in str(e), "refused: %s" % e)
+    vm.fake_tsc(snap, 1 / factor)
+
+
 def main():
     for vcpus in (1, 2):
         label = "%dcpu" % vcpus
@@ -66,6 +83,9 @@ def main():
                 first = clone.check("cat /run/n")
                 moved = clone.run("for i in 1 2 3 4 5 6 7 8 9 10; do [ $(cat /run/n) != %s ] && exit 0; sleep 0.2; done; exit 1" % first.strip())[0] == 0
                 report("%s/restore-%d" % (label, n), same and moved, "answered in %.2f s" % (time.monotonic() - start))
+        if vcpus == 1:
+            for factor in (1.25, 0.8):
+                other_tsc(snap, factor, net)
         vm.remove(snap)
     print("svm: all done", flush=True)
 
