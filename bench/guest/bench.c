@@ -441,8 +441,8 @@ static void phase_run(const char *what, void (*fn)(int), int fd)
 static void parse(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"json", 0, NULL, 'j'}, {"name", 1, NULL, 'n'}, {"port", 1, NULL, 'p'},   {"in", 1, NULL, 'i'},
-        {"raw", 1, NULL, 'r'},  {"pid", 1, NULL, 'P'},  {"envd", 1, NULL, 'e'},   {"rounds", 1, NULL, 'R'},
+        {"json", 0, NULL, 'j'}, {"name", 1, NULL, 'n'},  {"port", 1, NULL, 'p'}, {"in", 1, NULL, 'i'},
+        {"raw", 1, NULL, 'r'},  {"pid", 1, NULL, 'P'},   {"envd", 1, NULL, 'e'}, {"rounds", 1, NULL, 'R'},
         {"only", 1, NULL, 'o'}, {"limit", 1, NULL, 'l'}, {NULL, 0, NULL, 0}};
     for (int o; (o = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (o) {

@@ -22,7 +22,7 @@
 #include "lib/base/log.h"
 
 #define NOFILE_WANTED (1 << 20)
-#define NOFILE_RESERVED 512 /* descriptors kept for processes and files beside the connections */
+#define NOFILE_RESERVED 512   /* descriptors kept for processes and files beside the connections */
 #define LARGE_BLOCK (1 << 20) /* bytes */
 
 static struct options options;

@@ -89,9 +89,8 @@ static void settle(struct node *n, const Cube__Node__V1__Record *r)
     struct err e = {0};
     char artifact[96];
     snprintf(artifact, sizeof artifact, "snap/%s", sb->snapshot_id);
-    enum presence snapshot = sb->state == SB_STATE(PAUSING) && *sb->snapshot_id
-                                 ? store_presence(&n->store, artifact)
-                                 : MISSING;
+    enum presence snapshot =
+        sb->state == SB_STATE(PAUSING) && *sb->snapshot_id ? store_presence(&n->store, artifact) : MISSING;
     switch (sb->state) {
     case SB_STATE(RUNNING):
     case SB_STATE(PAUSING):
@@ -101,7 +100,7 @@ static void settle(struct node *n, const Cube__Node__V1__Record *r)
             sandbox_set_state(sb, SB_STATE(RUNNING), "", NULL);
             log_line(LOG_INFO, &(struct log_about){.sandbox = sb->id, .gen = sb->gen}, "adopted %s, pid %u",
                      sb->vm->name, sb->vm->pid);
-        } else if (snapshot == PRESENCE_UNKNOWN) { /* the store cannot be asked: not to be given up for that */
+        } else if (snapshot == PRESENCE_UNKNOWN) { /* not to be given up for that */
             sandbox_set_state(sb, SB_STATE(PAUSED), "", NULL);
         } else {
             vm_unpublish(n, sb->id);

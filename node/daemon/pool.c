@@ -25,7 +25,7 @@ static void refill(void *arg)
     struct pool *p = arg;
     while (p->count < p->wanted && !p->node->stopping) {
         struct err e = {0};
-        /* Also when it is empty: a start that finds nothing makes its own, and this would only be in its way. */
+        /* Also when it is empty: a start that finds nothing makes its own, and this is only in its way. */
         for (int waited = 0; p->node->starting > 0 && waited < BEHIND_MS; waited += STEP_MS)
             fiber_sleep(STEP_MS);
         struct vm *vm = jailer_connected(p->node->jailer) && p->node->ready ? vm_make(p->node, &e) : NULL;

@@ -21,11 +21,11 @@ struct vm {
     char tap[16];
     char kvm_kind[16];
     int tap_fd;
-    uint32_t net_slot; /* in CubeVS; 0 = not attached */
+    uint32_t net_slot;  /* in CubeVS; 0 = not attached */
     unsigned tap_index; /* of the TAP that has the slot: a TAP ends with its VMM, CubeVS' entries do not */
-    int sock_dir;      /* where ctl.sock and in.sock are: <run>/warm/<name>, later <run>/sb/<id>/<gen> */
-    int file_dir;      /* <store>/vm/<name>: layer, console.log */
-    int ctl_fd, in_fd; /* listening; closed here once the VMM has them */
+    int sock_dir;       /* where ctl.sock and in.sock are: <run>/warm/<name>, later <run>/sb/<id>/<gen> */
+    int file_dir;       /* <store>/vm/<name>: layer, console.log */
+    int ctl_fd, in_fd;  /* listening; closed here once the VMM has them */
     struct peer *control, *guest;
     char envd_version[16]; /* as the guest said in its hello */
     bool pooled;           /* came out of the pool */
