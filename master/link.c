@@ -201,7 +201,8 @@ static void sandbox_args(struct db_args *a, const Cube__Master__V1__NodeSandbox 
 static bool sandbox_ok(const Cube__Master__V1__NodeSandbox *s)
 {
     return s->spec && id_sandbox_valid(s->spec->sandbox_id, strlen(s->spec->sandbox_id)) && s->gen > 0 &&
-           s->gen < (UINT64_C(1) << 53) && class_of(s->state);
+           s->gen < (UINT64_C(1) << 53) && class_of(s->state) && strlen(s->envd_version) <= REPLY_WORD_MAX &&
+           strlen(s->isolation) <= REPLY_WORD_MAX;
 }
 
 struct repair {

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define SETTLE_PATIENCE_MS 5000
-#define REPLY_WORD_MAX 15 /* bytes of a version or an isolation level */
 
 static int get_parse(const redisReply *r, void *out, struct err *e)
 {

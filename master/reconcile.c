@@ -28,6 +28,7 @@ struct truth {
     int64_t end_ms;
     char reason[200], snapshot[64];
     bool filesystem_only;
+    char envd[REPLY_WORD_MAX + 1], isolation[REPLY_WORD_MAX + 1];
 };
 
 static void truth_read(struct truth *t, const Cube__Master__V1__NodeSandbox *s)
@@ -39,6 +40,8 @@ static void truth_read(struct truth *t, const Cube__Master__V1__NodeSandbox *s)
     t->filesystem_only = s->filesystem_only;
     snprintf(t->reason, sizeof t->reason, "%s", s->reason);
     snprintf(t->snapshot, sizeof t->snapshot, "%s", s->snapshot_id);
+    snprintf(t->envd, sizeof t->envd, "%s", s->envd_version);
+    snprintf(t->isolation, sizeof t->isolation, "%s", s->isolation);
 }
 
 static void node_ask(struct master *m, const char *node, const char *id, struct truth *t)
@@ -77,6 +80,11 @@ static enum commit_outcome move(struct master *m, struct record *r, enum sandbox
         commit_opt(&c, "force", "1");
         commit_reserve(&c, ops_initial_memory(m, r->spec->limits), &(struct sched_policy){0});
         commit_route(&c, r->spec, gen);
+        /* The answer to the start may have been lost with the master that waited for it. */
+        if (t && t->envd[0])
+            commit_set(&c, "envd", t->envd);
+        if (t && t->isolation[0])
+            commit_set(&c, "isolation", t->isolation);
     }
     if (to == STATE_RUNNING) {
         int64_t now = m->now_ms(), timeout = r->idle_ms > 0 ? r->idle_ms : r->spec->timeout_ms;
@@ -272,11 +280,8 @@ static void adopt(struct master *m, const char *node, const Cube__Master__V1__No
     commit_set_int(&c, "started", s->started_ms > 0 ? s->started_ms : m->now_ms());
     commit_set_int(&c, "created", s->started_ms > 0 ? s->started_ms : m->now_ms());
     commit_set_int(&c, "end", s->end_ms);
-    struct node *n = fleet_find(m->fleet, node);
-    if (n && n->info) {
-        commit_set(&c, "envd", n->info->envd_version);
-        commit_set(&c, "isolation", n->info->class_ ? n->info->class_->kvm_kind : "");
-    }
+    commit_set(&c, "envd", s->envd_version);
+    commit_set(&c, "isolation", s->isolation);
     if (!running) {
         commit_set(&c, "snapshot", s->snapshot_id);
         commit_set(&c, "fs_only", s->filesystem_only ? "1" : "");

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define REPLY_WORD_MAX 15 /* bytes of a version or an isolation level, in what a node answers or reports */
+
 /** Longest names that the control plane takes from outside (bytes, without NUL). */
 #define NODE_ID_MAX 63
 #define TEAM_ID_MAX 63
@@ -23,7 +25,7 @@ struct record {
     enum sandbox_state state;
     uint64_t gen, rev;
     char node[NODE_ID_MAX + 1], team[TEAM_ID_MAX + 1], owner[20], op[16];
-    char envd[24], isolation[12], snapshot[64], reason[256];
+    char envd[REPLY_WORD_MAX + 1], isolation[REPLY_WORD_MAX + 1], snapshot[64], reason[256];
     int64_t created_ms, started_ms, end_ms;
     bool auto_pause, filesystem_only, unresponsive, unconfirmed;
     int64_t idle_ms;

@@ -33,7 +33,8 @@ static void fill_capacity(struct sim_node *n, Cube__Master__V1__Capacity *k)
     k->sandboxes = n->count;
 }
 
-static void fill_sandbox(const struct sim_sandbox *s, Cube__Master__V1__NodeSandbox *out)
+static void fill_sandbox(const struct sim_node *n, const struct sim_sandbox *s,
+                         Cube__Master__V1__NodeSandbox *out)
 {
     cube__master__v1__node_sandbox__init(out);
     out->spec = s->spec;
@@ -45,6 +46,8 @@ static void fill_sandbox(const struct sim_sandbox *s, Cube__Master__V1__NodeSand
     out->snapshot_id = (char *)s->snapshot_id;
     out->filesystem_only = s->filesystem_only;
     out->healthy = true;
+    out->envd_version = (char *)n->sim->envd_version;
+    out->isolation = (char *)n->sim->kvm_kind;
     out->last_answer_ms = clock_realtime_ms();
 }
 
@@ -60,7 +63,7 @@ static void report(struct sim_node *n)
     if (!list || !refs)
         abort();
     for (struct sim_sandbox *s = full ? n->sandboxes : n->changed; s; s = full ? s->next : s->changed) {
-        fill_sandbox(s, &list[count]);
+        fill_sandbox(n, s, &list[count]);
         refs[count] = &list[count];
         count++;
     }

@@ -49,6 +49,8 @@ static void add(struct sandbox *sb, void *data)
     m->last_answer_ms = sb->last_answer_ms;
     m->awake = (char *)sb->awake;
     m->filesystem_only = sb->filesystem_only;
+    m->envd_version = sb->envd_version;
+    m->isolation = sb->isolation;
     sb->changed = false;
     f->list[f->count++] = m;
 }

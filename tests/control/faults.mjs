@@ -245,7 +245,8 @@ await test('Redis comes back empty: creates fail meanwhile with a reason, within
   assert(took < 10000, `ready after ${took} ms`);
   await until('adopted', async () => await state(x) === 'running', 20000);
   const again = (await s.sandboxes('Get', q(x))).sandbox;
-  equal([again.gen, again.node_id, again.spec.template_id, again.spec.metadata], [x.gen, x.node_id, 'tpl1', x.spec.metadata]);
+  equal([again.gen, again.node_id, again.spec.template_id, again.spec.metadata, again.envd_version, again.isolation],
+    [x.gen, x.node_id, 'tpl1', x.spec.metadata, '0.6.13', 'pvm']);
   assert(Math.abs(again.end_ms - x.end_ms) < 2000, `the deadline came back (${again.end_ms - x.end_ms} ms off)`);
   equal((await c.r.hash(`{c0}:rt:${x.spec.sandbox_id}`)).gen, '1');
   equal((await s.catalog('GetTemplate', { name: 'base', team_id: 't1' })).template_id, 'tpl1', 'the catalog was replayed');

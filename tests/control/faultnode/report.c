@@ -81,7 +81,6 @@ static bool node_register(struct sim_node *n)
     q.templates = s->templates;
     q.n_templates = s->template_count;
     q.version = "sim";
-    q.envd_version = "0.6.13";
     if (s->labels && strchr(s->labels, '=')) {
         snprintf(text, sizeof text, "%s", s->labels);
         char *eq = strchr(text, '=');

@@ -61,6 +61,8 @@ void sim_message(struct sim_sandbox *s, Cube__Master__V1__NodeSandbox *out)
     out->started_ms = s->started_ms;
     out->snapshot_id = s->snapshot;
     out->healthy = s->healthy;
+    out->envd_version = "0.6.13";
+    out->isolation = "pvm";
     out->last_activity_ms = s->last_activity_ms;
     out->awake = s->awake;
     out->memory_rss_mib = s->rss_mib;
