@@ -207,9 +207,11 @@ int jailer_kill(struct jailer *j, const char *name, struct err *e)
 {
     struct err own;
     int rc;
+    char vm[VM_NAME_MAX * 2]; /* whoever kills it as well may free the VM that the name belongs to */
+    snprintf(vm, sizeof vm, "%s", name);
     for (int64_t waited = 0;; waited += KILL_STEP_MS) {
         own = (struct err){0};
-        rc = named(j, CUBE__JAILER__V1__REQUEST__OP_KILL, name, NULL, &own);
+        rc = named(j, CUBE__JAILER__V1__REQUEST__OP_KILL, vm, NULL, &own);
         if (rc == 0 || own.code != ERR_CONFLICT || waited >= ANSWER_MS)
             break;
         fiber_sleep(KILL_STEP_MS); /* somebody else's kill is under way: this one ends with it */
