@@ -1,4 +1,4 @@
-# Unit tests under AddressSanitizer + UndefinedBehaviorSanitizer, and those of lib (threads, posts, resolver) under ThreadSanitizer.
+# Unit tests and cube-envd under AddressSanitizer + UndefinedBehaviorSanitizer, and those of lib (threads, posts, resolver) under ThreadSanitizer.
 # limit: 900 s
 set -u
 cd "$CUBE_ROOT" || exit 1
@@ -49,3 +49,16 @@ PY
 # Not here: tests that mostly wait in real time.
 run asan address,undefined '^(?!lib-rpc-idle$|lib-redis-sentinel$)' false
 run tsan thread '^(lib-(base|wire|loop|config|rpc|rpc-tls)|proxy-share)$' true
+# The guest's daemon as a whole, with bad input: the suite that the area guest runs on the usual build.
+. tests/guest/lib.sh
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0
+if ! nice -n 5 ninja -C "$CUBE_ROOT/build-asan" guest/envd/cube-envd > /dev/null || ! guest_alone "$CUBE_ROOT/build-asan/guest/envd/cube-envd"; then
+    echo "FAIL guest asan: envd is not built or does not start"
+    exit 0
+fi
+SANITIZED=1 SUITE="guest asan" timeout 300 python3 tests/guest/hostile.py "$guest_port" "$guest_alone_pid" || echo "FAIL guest asan: ended with status $?"
+if kill -0 "$guest_alone_pid" && ! grep -q 'ERROR: \|runtime error' "$guest_work/alone.log"; then echo "PASS guest asan: no report"; else
+    tail -n 60 "$guest_work/alone.log"
+    echo "FAIL guest asan: the daemon's log holds a report, or it is gone"
+fi
+exit 0
