@@ -277,6 +277,29 @@ def guest_ends_by_itself(s):
     nothing_left(s)
 
 
+def a_directory_that_is_used_again_is_empty(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    s.sh(i, 1, "head -c 1000000 /dev/urandom > /root/secret; sync; echo said > /dev/ttyS0")
+    held = [d for d in (s.dir / "state/store/vm").iterdir() if (d / "base/memory").exists()]
+    assert len(held) == 1 and (held[0] / "layer").stat().st_size > 0, held
+    inode = (held[0] / "layer").stat().st_ino
+    s.ok("kill", i, 1)
+    nothing_left(s)
+
+    def empty(d):
+        return (sorted(p.name for p in d.iterdir()) == ["base", "console.log", "layer"] and not list((d / "base").iterdir())
+                and not (d / "layer").stat().st_size and not (d / "console.log").stat().st_size)
+
+    def kept():
+        try:  # the pool takes one away meanwhile
+            dirs = [*(s.dir / "state/store/vm").iterdir(), *(s.dir / "state/store/vm-spare").iterdir()]
+            return inode in [(d / "layer").stat().st_ino for d in dirs] and all(map(empty, dirs))
+        except OSError:
+            return False
+    wait_for("the directory being kept, and all of them empty", kept, 10)
+
+
 def only_vmm(s):
     """The pid of the one VM that is in use; VMs of the pool, and those that are still made or taken down, settle first."""
     used = lambda: [p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists()]
@@ -375,8 +398,8 @@ def many_at_once(s):
 TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow,
          a_kill_of_an_older_generation_stays_one, a_kill_in_the_middle_of_a_start_leaves_nothing, wrong_commands_leave_nothing,
          pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause,
-         another_class_is_refused,
-         guest_ends_by_itself, node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
+         another_class_is_refused, guest_ends_by_itself, a_directory_that_is_used_again_is_empty,
+         node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
          the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once]
 
 if __name__ == "__main__":
