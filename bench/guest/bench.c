@@ -80,26 +80,35 @@ static int times(int percent)
     return n < 1 ? 1 : (int)n;
 }
 
-/* Told to end, or out of time: what was measured until then is printed, so that a slow machine costs the rest
- * only. */
-static void *end_early(void *arg)
+/* What was measured until now, so that a slow machine or a failure costs the rest only. */
+static void partial_print(void)
 {
-    struct timespec t = {.tv_sec = limit_s};
-    int sig = sigtimedwait(&ending, NULL, &t);
-    pthread_mutex_lock(&results); /* for good: nothing is added any more */
-    fprintf(stderr, "%s in \"%s\": what follows it is left out\n", sig > 0 ? "ended" : "out of time", phase);
+    pthread_mutex_lock(&results); /* for good: nothing is added any more, and nobody else prints */
+    fprintf(stderr, "ended in \"%s\": what follows it is left out\n", phase);
     plain_end();
     report_print(name, s, SERIES, as_json);
     fflush(stdout);
     _exit(1);
 }
 
+/* Told to end, or out of time. */
+static void *end_early(void *arg)
+{
+    struct timespec t = {.tv_sec = limit_s};
+    if (sigtimedwait(&ending, NULL, &t) < 0)
+        fprintf(stderr, "not ready after %ld s\n", limit_s);
+    partial_print();
+    return NULL;
+}
+
 /* A child that measures for us: signals are its own again. */
 static pid_t helper_fork(void)
 {
     pid_t pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
         sigprocmask(SIG_UNBLOCK, &ending, NULL);
+        client_on_die = NULL;
+    }
     return pid;
 }
 static const char *envd_program;
@@ -500,6 +509,7 @@ int main(int argc, char **argv)
         raw.port = plain_start();
     if (pthread_create(&t, NULL, end_early, NULL) != 0)
         die("a thread cannot be started");
+    client_on_die = partial_print;
     int fd = dial(&envd);
     phase_run("healthy", healthy, fd);
     phase_run("start", starts, fd);

@@ -20,6 +20,8 @@
  * the target lies 1 to 16 bytes behind the source modulo a page. */
 static char in[1 << 20] __attribute__((aligned(4096))), body_text[4 << 20];
 
+void (*client_on_die)(void);
+
 _Noreturn void die(const char *fmt, ...)
 {
     va_list ap;
@@ -27,6 +29,8 @@ _Noreturn void die(const char *fmt, ...)
     vfprintf(stderr, fmt, ap);
     va_end(ap);
     fputc('\n', stderr);
+    if (client_on_die)
+        client_on_die();
     exit(1);
 }
 

@@ -34,6 +34,9 @@ size_t start_body(char *out, size_t cap, const char *const *argv);
  * (NULL = any). */
 bool run(int fd, const char *const *argv, const char *want);
 
+/** What `die` does before it exits; NULL = nothing. */
+extern void (*client_on_die)(void);
+
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 double now_ms(void);
 
