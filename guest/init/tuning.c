@@ -26,9 +26,6 @@ static const struct {
     {"/proc/sys/fs/inotify/max_queued_events", "65536"},
     {"/proc/sys/fs/pipe-user-pages-soft", "0"},
     {"/proc/sys/vm/overcommit_memory", "1"},
-    /* kcompactd looks for fragmentation twice a second, and keeps the pressure averages awake: four of five
-     * wake-ups of an idle guest. Without it memory is compacted when somebody asks for a large piece. */
-    {"/proc/sys/vm/compaction_proactiveness", "0"},
 };
 
 void tuning_apply(void)

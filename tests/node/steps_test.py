@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kill -9 before any step: create, pause, resume, snapshot, kill, the making of a template's snapshot and its import are interrupted by an end of
+"""kill -9 before any step: create, pause, resume, snapshot and kill are interrupted by an end of
 cube-node, cube-jailer or cube-vmm before their Nth system call that others can see (stepkill.c). After each: the command said what is true, the
 sandbox runs with its data or is restorable, nothing half is there, and the census is the one before. By default a sample of the steps; LONG=1: every
 one. `steps_test.py pause node 17` repeats one."""
