@@ -7,10 +7,12 @@
 const char *sched_reject_name(enum sched_reject r)
 {
     static const char *const names[SCHED_REASONS] = {
-        [SCHED_FITS] = "fits",         [SCHED_UNHEALTHY] = "unhealthy", [SCHED_CORDONED] = "cordoned",
-        [SCHED_DRAINING] = "draining", [SCHED_PRESSURE] = "pressure",   [SCHED_CLASS] = "class",
-        [SCHED_LABEL] = "label",       [SCHED_SANDBOXES] = "sandboxes", [SCHED_MEMORY] = "memory",
-        [SCHED_CPU] = "cpu",           [SCHED_EXCLUDED] = "tried",      [SCHED_UNFIT] = "self-test failed",
+        [SCHED_FITS] = "fits",         [SCHED_UNHEALTHY] = "unhealthy",
+        [SCHED_CORDONED] = "cordoned", [SCHED_DRAINING] = "draining",
+        [SCHED_PRESSURE] = "pressure", [SCHED_CLASS] = "class",
+        [SCHED_LABEL] = "label",       [SCHED_SANDBOXES] = "sandboxes",
+        [SCHED_MEMORY] = "memory",     [SCHED_CPU] = "cpu",
+        [SCHED_EXCLUDED] = "tried",    [SCHED_UNFIT] = "unfit: self-test or network failed",
     };
     return r < SCHED_REASONS ? names[r] : "unknown";
 }

@@ -13,7 +13,7 @@ enum sched_reject {
     SCHED_CORDONED,
     SCHED_DRAINING,
     SCHED_PRESSURE,
-    SCHED_UNFIT, /* its self-test failed */
+    SCHED_UNFIT, /* its self-test failed, or its network */
     SCHED_CLASS,
     SCHED_LABEL,
     SCHED_SANDBOXES,

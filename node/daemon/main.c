@@ -33,7 +33,8 @@
 static bool is_ready(char why[128], void *data)
 {
     struct node *n = data;
-    snprintf(why, 128, "%s", n->ready ? selftest_unfit() : "sandboxes are still being taken over");
+    const char *unfit = *selftest_unfit() ? selftest_unfit() : network_fault();
+    snprintf(why, 128, "%s", n->ready ? unfit : "sandboxes are still being taken over");
     if (!*why && !jailer_connected(n->jailer))
         snprintf(why, 128, "no cube-jailer at %s", n->cfg.jailer_socket);
     return !*why && !n->stopping;

@@ -5,6 +5,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
+#include "lib/net/fiber.h"
 #include "node/daemon/jailer.h"
 #include "node/daemon/network_dns.h"
 #include "node/daemon/network_names.h"
@@ -25,6 +26,7 @@
 #define SWEEP_MS 5000
 #define NAME_MIN_S 5 /* an answer without a life of its own is still there to be used once */
 #define NAME_MAX_S 86400
+#define RETRY_MS 5000
 
 static struct {
     struct node *node;
@@ -34,11 +36,22 @@ static struct {
     struct vs_rules rules[SLOTS];
     uint32_t next;
     struct loop_timer sweep;
+    bool failed; /* wanted, and not there; it is tried again */
 } net = {.why = "not started"};
 
 const char *network_state(void)
 {
     return net.why;
+}
+
+const char *network_fault(void)
+{
+    return net.failed ? net.why : "";
+}
+
+int network_admit(struct err *e)
+{
+    return net.failed ? err_set(e, ERR_UNAVAILABLE, "sandboxes would have no network here: %s", net.why) : 0;
 }
 
 static void on_sweep(struct loop_timer *t)
@@ -111,27 +124,54 @@ static int open_network(struct node *n, struct err *e)
     return rc;
 }
 
-void network_start(struct node *n)
+static int begin(struct node *n)
 {
     struct err e = {0};
-    net.node = n;
-    net.next = SLOT_FIRST;
-    if (strcmp(n->cfg.uplink, "none") == 0) {
-        snprintf(net.why, sizeof net.why, "node.uplink is none");
-        return;
-    }
     if (open_network(n, &e) < 0) {
+        if (strncmp(net.why, e.msg, sizeof net.why - 1) != 0)
+            log_fail(&e, "sandboxes have no network");
         snprintf(net.why, sizeof net.why, "%.150s", e.msg);
-        log_fail(&e, "sandboxes have no network");
+        net.failed = true;
         vs_close(net.vs);
         net.vs = NULL;
-        return;
+        return -1;
     }
     net.why[0] = '\0';
+    net.failed = false;
     net.sweep.fire = on_sweep;
     loop_timer_start(n->loop, &net.sweep, 0);
     network_watch_start(n, net.vs);
     network_dns_start(n);
+    return 0;
+}
+
+static void adopt_one(struct sandbox *sb, void *data)
+{
+    if (sb->vm && sandbox_is_live(sb))
+        network_adopt(data, sb, sb->vm);
+}
+
+/* Until it is there the node refuses starts; what it runs already gets its network back. */
+static void retry(void *arg)
+{
+    struct node *n = arg;
+    do
+        fiber_sleep(RETRY_MS);
+    while (!n->stopping && begin(n) < 0);
+    if (n->stopping)
+        return;
+    sandbox_each(n, adopt_one, n);
+    network_settle(n);
+}
+
+void network_start(struct node *n)
+{
+    net.node = n;
+    net.next = SLOT_FIRST;
+    if (strcmp(n->cfg.uplink, "none") == 0)
+        snprintf(net.why, sizeof net.why, "node.uplink is none");
+    else if (begin(n) < 0)
+        fiber_spawn(retry, n);
 }
 
 struct vm *network_vm(uint32_t slot)

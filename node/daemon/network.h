@@ -4,9 +4,15 @@
 
 #include "node/daemon/sandbox.h"
 
-/** Starts it, in a fiber, after the jailer is connected. With node.uplink "none", or on a host that cannot,
- * sandboxes have no network and `why` of network_state says so. */
+/** Starts it, in a fiber, after the jailer is connected. With node.uplink "none" sandboxes have no network and
+ * network_state says so. Where it cannot be had it is tried again every 5 s, and meanwhile the node is unfit. */
 void network_start(struct node *n);
+
+/** Why the network that the configuration asks for is not there; "" when it is, or is not asked for. */
+const char *network_fault(void);
+
+/** 0, or -1 with ERR_UNAVAILABLE: no sandbox may start while its network would be missing in silence. */
+int network_admit(struct err *e);
 
 /** Does what can be done before a sandbox is known, for a VM with a TAP; a failure is only logged. */
 void network_prepare(struct vm *vm);

@@ -5,6 +5,7 @@
 
 #include "lib/base/clock.h"
 #include "node/daemon/capacity.h"
+#include "node/daemon/network.h"
 #include "node/daemon/selftest.h"
 #include "node/template/catalog.h"
 
@@ -78,7 +79,7 @@ void report_fill(struct node *n, bool full, struct report *out)
     out->message.capacity = &out->capacity;
     out->message.full = full;
     out->message.pressure = capacity_pressure(n);
-    out->message.unfit = *selftest_unfit();
+    out->message.unfit = *selftest_unfit() || *network_fault();
     out->message.templates = catalog_ids(n->templates, &out->message.n_templates);
     report_sandboxes(n, !full, &out->message.n_sandboxes, &out->message.sandboxes);
 }

@@ -389,7 +389,7 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
 {
     struct start s = {.node = n, .req = req, .restore = restore, .receipt = receipt};
     image_init(&s.image);
-    if (check_request(req, e) < 0 || selftest_admit(n, e) < 0)
+    if (check_request(req, e) < 0 || selftest_admit(n, e) < 0 || network_admit(e) < 0)
         return -1;
     struct sandbox *sb = sandbox_find(n, req->spec->sandbox_id);
     if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0 ||

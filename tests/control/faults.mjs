@@ -102,7 +102,7 @@ await test('a node that failed its self-test gets nothing, and gets something ag
   await n('n1 unfit 1');
   await n('n2 unfit 1');
   await until('it is known', async () => (await s.nodes('List', {})).nodes.every((y) => y.status === 'unfit'));
-  await rejects(create(), 'sandbox_no_compatible_node', /self-test failed/);
+  await rejects(create(), 'sandbox_no_compatible_node', /unfit: self-test or network failed/);
   await n('n1 unfit 0');
   await until('one is fit', async () => (await s.nodes('List', {})).nodes.some((y) => y.status === 'ready'));
   const x = await create();

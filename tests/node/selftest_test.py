@@ -59,7 +59,35 @@ def unfit_until_a_kernel_passes(s):
             bad.down()
 
 
-TESTS = [passes_once, unfit_until_a_kernel_passes]
+def no_start_without_the_network(s):
+    """A node whose network cannot be had refuses sandboxes with the reason, and starts them once it is there."""
+    link = "cubenf0"
+    bad = Stack("net", uplink=link, service_net="169.254.128.0")
+    try:
+        bad.start_jailer()
+        bad.template = import_template(bad, "base")
+        bad.start_node(ready=False)
+        wait_for("the reason on /readyz", lambda: link in bad.http("/readyz"), 60)
+        refused = bad.refused("unavailable", "start", "i0nonet00000000000000", 1)
+        assert "no network here" in refused and link in refused, refused
+        for command in ("add {0} type veth peer name {0}p", "set {0} up", "set {0}p up"):
+            subprocess.run(["ip", "link", *command.format(link).split()], check=True)
+        subprocess.run(["ip", "address", "add", "198.51.100.9/24", "dev", link], check=True)
+        wait_for("the network making the node ready", bad.is_ready, 60)
+        bad.ok("start", "i0nonet00000000000000", 2)
+    except AssertionError as e:
+        raise AssertionError(f"{e}; {bad.log()[-3000:]}")
+    finally:
+        pins = bad.dir / "run/bpf/vs"
+        for p in (bad.node, bad.jailer):
+            p.terminate()
+            p.wait(20)
+        subprocess.run([BUILD / "node/net/cube-vs", "--pins", pins, "remove"], capture_output=True)
+        bad.down()
+        subprocess.run(["ip", "link", "del", link], capture_output=True)
+
+
+TESTS = [passes_once, unfit_until_a_kernel_passes, no_start_without_the_network]
 
 if __name__ == "__main__":
     chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
