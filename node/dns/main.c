@@ -13,7 +13,7 @@ struct metric dns_queries = {
 struct metric dns_cache_hits = {
     .name = "cube_dns_cache_hits_total", .help = "answered from the cache", .kind = METRIC_COUNTER};
 struct metric dns_limited = {
-    .name = "cube_dns_limited_total", .help = "refused by a sandbox's rate", .kind = METRIC_COUNTER};
+    .name = "cube_dns_limited_total", .help = "refused: more questions per second, or at once, than a sandbox may have", .kind = METRIC_COUNTER};
 struct metric dns_malformed = {
     .name = "cube_dns_malformed_total", .help = "messages that are none", .kind = METRIC_COUNTER};
 struct metric dns_rebinds = {

@@ -1,6 +1,6 @@
 /* Owns questions in flight: rate, cache, the resolvers (c-ares) and the check of their answers. Invariants:
- * at most QUESTIONS_MAX are open; an answer is given only when it was read whole and none of its addresses
- * lies in a denied range. */
+ * at most QUESTIONS_MAX are open, and QUESTIONS_PER_SANDBOX of one; an answer is given only when it was read
+ * whole and none of its addresses lies in a denied range. */
 #include "node/dns/dns.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define QUESTIONS_MAX 4096
+#define QUESTIONS_PER_SANDBOX 128 /* or few sandboxes with dead names would take all */
 #define TRY_MS 1500
 #define TRIES 3
 #define TICK_MS 250
@@ -47,6 +48,7 @@ static struct {
         double tokens;
         int64_t log_s; /* lines of this sandbox in this second */
         int logged;
+        unsigned open;
     } * rates;
 } r;
 
@@ -147,6 +149,7 @@ static void on_answer(void *arg, int status, int timeouts, unsigned char *p, int
     struct question *x = arg;
     struct dns_answer a;
     r.open--;
+    r.rates[x->who.slot].open--;
     bool have = p && len > 0 && len <= DNS_MESSAGE_MAX &&
                 (status == ARES_SUCCESS || status == ARES_ENODATA || status == ARES_ENOTFOUND);
     if (status == ARES_EDESTRUCTION) {
@@ -169,6 +172,13 @@ static void on_answer(void *arg, int status, int timeouts, unsigned char *p, int
     free(x);
 }
 
+static void refuse_flood(const struct dns_asker *who, const uint8_t *p, const struct dns_question *q)
+{
+    metric_add(&dns_limited, 1);
+    note(who->slot, q, "refused, too many questions", 0);
+    refuse(who, p, q, DNS_RCODE_REFUSED);
+}
+
 void dns_ask(const uint8_t *p, size_t n, const struct dns_asker *who)
 {
     struct dns_question q;
@@ -177,10 +187,8 @@ void dns_ask(const uint8_t *p, size_t n, const struct dns_asker *who)
         metric_add(&dns_malformed, 1);
         return;
     }
-    if (!rate_passed(who->slot) || r.open >= QUESTIONS_MAX) {
-        metric_add(&dns_limited, 1);
-        note(who->slot, &q, "refused, too many questions", 0);
-        refuse(who, p, &q, DNS_RCODE_REFUSED);
+    if (!rate_passed(who->slot)) {
+        refuse_flood(who, p, &q);
         return;
     }
     uint8_t kept[DNS_MESSAGE_MAX];
@@ -190,6 +198,10 @@ void dns_ask(const uint8_t *p, size_t n, const struct dns_asker *who)
         metric_add(&dns_cache_hits, 1);
         note(who->slot, &q, "answered from the cache", (unsigned)a.n_addresses);
         give(who, &q, &a, kept, have);
+        return;
+    }
+    if (r.open >= QUESTIONS_MAX || r.rates[who->slot].open >= QUESTIONS_PER_SANDBOX) {
+        refuse_flood(who, p, &q);
         return;
     }
     struct question *x = malloc(sizeof *x);
@@ -202,6 +214,7 @@ void dns_ask(const uint8_t *p, size_t n, const struct dns_asker *who)
     x->len = n;
     memcpy(x->query, p, n);
     r.open++;
+    r.rates[x->who.slot].open++;
     ares_query(r.channel, q.name, q.class, q.type, on_answer, x);
 }
 

@@ -35,6 +35,8 @@ is "also when only one of its addresses is" "3" "$(ask "$guest1" mixed.test)"
 is "a long answer is cut over UDP" "0 truncated" "$(ask "$guest1" other.test >/dev/null; ask "$guest1" big.test | cut -c1-11)"
 case "$(ask "$guest1" www.allowed.test udp 300)" in *"x 5"*) echo "PASS net: a flood of questions meets the sandbox's rate";; *) echo "FAIL net: no limit on questions";; esac
 is "while another sandbox is answered" "0 1.1.1.1" "$(ask "$guest2" other.test)"
+refused=$(in_ns "$guest1" timeout 20 python3 "$CUBE_ROOT/tests/net/dnskit.py" dead 169.254.0.22 190 40)
+[ "$refused" -ge 40 ] && [ "$refused" -le 80 ] && echo "PASS net: a sandbox has at most 128 questions open" || echo "FAIL net: of 190 questions that nobody answers $refused were refused"
 log() { grep -c "$1" "$pins_root/server.log"; }
 check_log() { [ "$(log "$2")" -ge 1 ] && echo "PASS net: $1" || echo "FAIL net: $1: no line like '$2'"; }
 check_log "names are logged with their sandbox" "slot 1 asked for www.allowed.test, type 1: answered"

@@ -1,9 +1,11 @@
-"""A tiny name server for the world, and a client for the guests: dnskit.py serve IP | ask SERVER NAME [udp|tcp] [COUNT].
+"""A tiny name server for the world, and a client for the guests: dnskit.py serve IP | ask SERVER NAME [udp|tcp] [COUNT] | dead SERVER COUNT RATE.
+`dead` asks for COUNT names below dead.test, which the server never answers, RATE per second, and prints how many were refused (code 5).
 The server knows a few names; `ask` prints "RCODE ADDRESS..." of each answer, or "timeout"."""
 import socket
 import struct
 import sys
 import threading
+import time
 
 TABLE = {'www.allowed.test': ['93.184.216.34'], 'rebind.test': ['10.9.9.9'], 'mixed.test': ['93.184.216.34', '169.254.169.254'],
          'other.test': ['1.1.1.1'], 'big.test': ['93.184.%d.%d' % (n // 200, n % 200 + 1) for n in range(31)]}
@@ -50,6 +52,8 @@ def serve(ip):
     u.bind((ip, 53))
     while True:
         p, who = u.recvfrom(4096)
+        if read_question(p)[0].endswith('.dead.test'):
+            continue
         a = answer(p)
         if len(a) > 512:
             name, end = read_question(p)
@@ -84,7 +88,24 @@ def ask(server, name, how='udp', count=1):
         print(text if int(count) == 1 else '%d x %s' % (n, text))
 
 
-if sys.argv[1] == 'serve':
+def dead(server, count, rate):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setblocking(False)
+    refused = 0
+    for n in range(int(count)):
+        s.sendto(struct.pack('!HHHHHH', n + 1, 0x0100, 1, 0, 0, 0) + question('n%d.dead.test' % n), (server, 53))
+        time.sleep(1 / float(rate))
+        try:
+            while True:
+                refused += s.recv(4096)[3] & 15 == 5
+        except BlockingIOError:
+            pass
+    print(refused)
+
+
+if sys.argv[1] == 'dead':
+    dead(*sys.argv[2:])
+elif sys.argv[1] == 'serve':
     serve(sys.argv[2])
 else:
     ask(*sys.argv[2:])
