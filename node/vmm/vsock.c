@@ -18,9 +18,8 @@
 #define Q_TX 1
 #define RESETS_SPARE 64u /* room that must be free before another packet of the guest is looked at */
 
-static struct virtio_vsock_hdr header(struct vsock_conn *c, uint16_t op)
+static struct virtio_vsock_hdr header(const struct vsock_conn *c, uint16_t op)
 {
-    c->fwd_told = c->fwd_cnt;
     return (struct virtio_vsock_hdr){.src_cid = VSOCK_CID_HOST,
                                      .dst_cid = VSOCK_CID_GUEST,
                                      .src_port = c->host_port,
@@ -58,6 +57,15 @@ static bool control_send(struct vsock *v, const struct virtio_vsock_hdr *h)
     if (!buffer_take(v, &c))
         return false;
     buffer_give(v, &c, h);
+    return true;
+}
+
+/* The same for a connection: only what is in a buffer of the guest has told it how much was passed on. */
+static bool conn_control_send(struct vsock *v, struct vsock_conn *c, const struct virtio_vsock_hdr *h)
+{
+    if (!control_send(v, h))
+        return false;
+    c->fwd_told = h->fwd_cnt;
     return true;
 }
 
@@ -122,6 +130,7 @@ static int data_send(struct vsock *v, struct vsock_conn *c)
     h.len = (uint32_t)n;
     c->tx_cnt += (uint32_t)n;
     v->to_guest_bytes += (uint64_t)n;
+    c->fwd_told = h.fwd_cnt;
     buffer_give(v, &chain, &h);
     return 1;
 }
@@ -131,14 +140,14 @@ static bool says_send(struct vsock *v, struct vsock_conn *c)
 {
     if (c->say & VSOCK_SAY_REQUEST) {
         struct virtio_vsock_hdr h = header(c, VIRTIO_VSOCK_OP_REQUEST);
-        if (!control_send(v, &h))
+        if (!conn_control_send(v, c, &h))
             return false;
         c->say &= ~VSOCK_SAY_REQUEST;
     }
     if (c->say & VSOCK_SAY_CREDIT) {
         if (c->fwd_cnt - c->fwd_told >= VSOCK_CREDIT_STEP) {
             struct virtio_vsock_hdr h = header(c, VIRTIO_VSOCK_OP_CREDIT_UPDATE);
-            if (!control_send(v, &h))
+            if (!conn_control_send(v, c, &h))
                 return false;
         }
         c->say &= ~VSOCK_SAY_CREDIT;
@@ -153,7 +162,7 @@ static bool shutdown_send(struct vsock *v, struct vsock_conn *c)
     h.flags = VIRTIO_VSOCK_SHUTDOWN_SEND;
     if (c->host_gone || c->state == VSOCK_ENDING)
         h.flags |= VIRTIO_VSOCK_SHUTDOWN_RCV;
-    if (!control_send(v, &h))
+    if (!conn_control_send(v, c, &h))
         return false;
     c->say &= ~VSOCK_SAY_SHUTDOWN;
     c->shut_sent = true;

@@ -395,6 +395,68 @@ static void test_credit_from_guest(void **state)
     close(s);
 }
 
+static void read_all(int s, size_t len)
+{
+    static char got[100000];
+
+    for (size_t done = 0; done < len;) {
+        turns();
+        ssize_t n = read(s, got, len - done);
+        assert_true(n > 0);
+        done += (size_t)n;
+    }
+}
+
+/* What could not be told because another connection had filled the guest's buffers is told when there are
+ * some again: nobody else would wake a guest that waits for it. */
+static void test_credit_waits_for_buffers(void **state)
+{
+    static char block[40000];
+    struct packet p;
+    uint32_t told = 0;
+    int s = dial(f.ctl), other;
+    struct end c = accept_next(VSOCK_PORT_CTL);
+
+    other = dial(f.in);
+    assert_int_equal(write(other, (uint8_t[]){VSOCK_PORT_ENVD >> 8, VSOCK_PORT_ENVD & 0xff}, 2), 2);
+    accept_next(VSOCK_PORT_ENVD);
+    assert_int_equal(write(other, block, sizeof block) + write(other, block, 20000), 60000);
+    turns(); /* takes every buffer */
+    for (int i = 0; i < 2; i++) {
+        guest_send(&c, VIRTIO_VSOCK_OP_RW, 0, block, sizeof block);
+        read_all(s, sizeof block);
+    }
+    while (next_packet(&p))
+        if (p.h.src_port == c.host && p.h.op == VIRTIO_VSOCK_OP_CREDIT_UPDATE)
+            told = p.h.fwd_cnt;
+    assert_int_equal(told, 2 * sizeof block);
+    close(s);
+    close(other);
+}
+
+/* Looking whether there is something to send tells the guest nothing. */
+static void test_credit_is_not_lost_by_looking(void **state)
+{
+    static char block[10000];
+    struct packet p;
+    uint32_t told = 0, sent = 0;
+    int s = dial(f.ctl);
+    struct end c = accept_next(VSOCK_PORT_CTL);
+
+    for (int i = 0; i < 40; i++) {
+        assert_true(sent + sizeof block - told <= VSOCK_BUF_BYTES);
+        guest_send(&c, VIRTIO_VSOCK_OP_RW, 0, block, sizeof block);
+        sent += sizeof block;
+        read_all(s, sizeof block);
+        guest_send(&c, VIRTIO_VSOCK_OP_CREDIT_UPDATE, 0, NULL, 0); /* has the connection looked at */
+        f.v.conns[c.host % VSOCK_CONNS_MAX]->readable = true;      /* as after an event of another kind */
+        guest_send(&c, VIRTIO_VSOCK_OP_CREDIT_UPDATE, 0, NULL, 0);
+        while (next_packet(&p))
+            told = p.h.fwd_cnt;
+    }
+    close(s);
+}
+
 /* What the guest sent before its shutdown arrives before the end of the stream does. */
 static void test_shutdown_after_data(void **state)
 {
@@ -518,6 +580,8 @@ int main(void)
         TEST(test_guest_initiated),
         TEST(test_credit_to_guest),
         TEST(test_credit_from_guest),
+        TEST(test_credit_waits_for_buffers),
+        TEST(test_credit_is_not_lost_by_looking),
         TEST(test_shutdown_after_data),
         TEST(test_write_and_close),
         TEST(test_restore),
