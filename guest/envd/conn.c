@@ -130,7 +130,7 @@ static void watch_update(struct conn *c)
 {
     if (c->detached || c->ev.fd < 0)
         return;
-    uint32_t want = conn_pending(c) ? EPOLLOUT : 0;
+    uint32_t want = conn_pending(c) || c->stalled ? EPOLLOUT : 0;
     if (!c->req || (!c->body_done && !c->paused))
         want |= EPOLLIN | EPOLLRDHUP;
     else if ((c->streaming || c->may_leave) && !c->response_done)
@@ -150,8 +150,10 @@ static void flush(struct conn *c)
         ssize_t n = send(c->ev.fd, c->out.data + c->out_off, conn_pending(c), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && errno == EAGAIN)
+        if (n < 0 && errno == EAGAIN) {
+            c->stalled = true;
             return;
+        }
         if (n < 0) {
             c->broken = true;
             timer_set(&c->timer, 0);
@@ -389,8 +391,11 @@ static void on_event(void *owner, uint32_t events)
         return;
     if (events & EPOLLOUT) {
         flush(c);
-        if (!conn_pending(c) && !c->broken && c->on_drain && !c->response_done)
-            c->on_drain(c);
+        if (!conn_pending(c)) {
+            c->stalled = false;
+            if (!c->broken && c->on_drain && !c->response_done)
+                c->on_drain(c);
+        }
         if (c->ev.fd < 0)
             return;
     }

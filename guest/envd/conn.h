@@ -51,6 +51,7 @@ struct conn {
     bool body_done, chunked_out, streaming, response_done, close_after;
     bool may_leave;  /* the handler's answer waits for somebody: on_gone is told when the client leaves */
     bool corked;     /* chunks are collected, not sent one by one */
+    bool stalled;    /* the socket was full since on_drain was last told: it is owed, whoever empties `out` */
     bool advancing;  /* conn_advance is on the stack */
     bool broken;     /* a send failed; dies at the next turn of the loop */
     int64_t last_ms; /* last byte either way; start of the head while one is being read */
