@@ -5,6 +5,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -471,18 +472,22 @@ void rpc_call_shut_down(struct rpc_call *c)
     tell_closed(c);
 }
 
+static nghttp2_session_callbacks *callbacks;
+
+static void callbacks_make(void)
+{
+    if (nghttp2_session_callbacks_new(&callbacks) != 0)
+        abort();
+    nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data_chunk);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+}
+
 const nghttp2_session_callbacks *rpc_call_callbacks(void)
 {
-    static nghttp2_session_callbacks *cbs;
-    if (cbs)
-        return cbs;
-    nghttp2_session_callbacks *fresh;
-    if (nghttp2_session_callbacks_new(&fresh) != 0)
-        abort();
-    nghttp2_session_callbacks_set_on_begin_headers_callback(fresh, on_begin_headers);
-    nghttp2_session_callbacks_set_on_header_callback(fresh, on_header);
-    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(fresh, on_data_chunk);
-    nghttp2_session_callbacks_set_on_frame_recv_callback(fresh, on_frame);
-    nghttp2_session_callbacks_set_on_stream_close_callback(fresh, on_stream_close);
-    return cbs = fresh;
+    static pthread_once_t once = PTHREAD_ONCE_INIT; /* each thread of a program has connections */
+    pthread_once(&once, callbacks_make);
+    return callbacks;
 }
