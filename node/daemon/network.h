@@ -4,8 +4,9 @@
 
 #include "node/daemon/sandbox.h"
 
-/** Starts it, in a fiber, after the jailer is connected. With node.uplink "none" sandboxes have no network and
- * network_state says so. Where it cannot be had it is tried again every 5 s, and meanwhile the node is unfit. */
+/** Starts it, in a fiber, after the jailer is connected. With node.uplink "none" sandboxes have no network
+ * and network_state says so. Where it cannot be had it is tried again every 5 s, and meanwhile the node is
+ * unfit. */
 void network_start(struct node *n);
 
 /** Why the network that the configuration asks for is not there; "" when it is, or is not asked for. */

@@ -12,8 +12,10 @@ struct metric dns_queries = {
     .name = "cube_dns_queries_total", .help = "questions from sandboxes", .kind = METRIC_COUNTER};
 struct metric dns_cache_hits = {
     .name = "cube_dns_cache_hits_total", .help = "answered from the cache", .kind = METRIC_COUNTER};
-struct metric dns_limited = {
-    .name = "cube_dns_limited_total", .help = "refused: more questions per second, or at once, than a sandbox may have", .kind = METRIC_COUNTER};
+struct metric dns_limited = {.name = "cube_dns_limited_total",
+                             .help =
+                                 "refused: more questions per second, or at once, than a sandbox may have",
+                             .kind = METRIC_COUNTER};
 struct metric dns_malformed = {
     .name = "cube_dns_malformed_total", .help = "messages that are none", .kind = METRIC_COUNTER};
 struct metric dns_rebinds = {
