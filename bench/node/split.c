@@ -20,11 +20,11 @@
  * that are a whole process. */
 static const struct {
     const char *metric, *process, *thread;
-} kinds[SPLIT_KINDS] = {{"vmm-vcpu", "cube-vmm", "vcpu"}, {"vmm-io", "cube-vmm", "io"},
-                        {"vmm-disk", "cube-vmm", "disk"}, {"vmm-control", "cube-vmm", ""},
-                        {"node", "cube-node", ""},        {"jailer", "cube-jailer", ""},
-                        {"bench", "cube-bench", ""},      {"kvm-threads", "kvm", ""},
-                        {"kernel-threads", NULL, ""},     {"other-processes", "", ""}};
+} kinds[] = {{"vmm-vcpu", "cube-vmm", "vcpu"}, {"vmm-io", "cube-vmm", "io"}, {"vmm-disk", "cube-vmm", "disk"},
+             {"vmm-control", "cube-vmm", ""},  {"node", "cube-node", ""},    {"jailer", "cube-jailer", ""},
+             {"bench", "cube-bench", ""},      {"kvm-threads", "kvm", ""},   {"host-damon", "kdamond", ""},
+             {"kernel-threads", NULL, ""},     {"other-processes", "", ""}};
+_Static_assert(sizeof kinds / sizeof *kinds == SPLIT_KINDS, "a row per kind");
 
 static bool read_text(const char *path, char *out, size_t max)
 {
