@@ -1,5 +1,7 @@
 """Bad input for cube-envd alone: hostile.py PORT PID. Each case: the right error, bounded memory, and the daemon still answers."""
 import base64
+import gzip
+import http.client
 import json
 import os
 import resource
@@ -188,6 +190,25 @@ def ranges():
     assert request("GET", "/files?path=/tmp")[0] == 400 and request("GET", "/files?path=/no/such")[0] == 404 and request("GET", "/files?path=/dev/zero")[0] == 400
     assert int(request("GET", "/files?path=/proc/sys/kernel/pid_max")[1]) > 0, "a file of /proc is empty"
     os.unlink("/tmp/cube-range")
+
+
+def encodings():
+    """Plain bytes wherever the client takes them, gzip where it takes nothing else (a gzipped 100 MB read makes the SDK time out)."""
+    data = b"the same again " * 20000
+    assert request("POST", "/files?path=/tmp/cube-encoding", data, [("Content-Type", "application/octet-stream")])[0] == 200
+    for accepted, want in ((None, None), ("", None), ("identity", None), ("gzip, deflate, br", None), ("gzip, deflate, br, zstd, identity", None), ("*", None),
+                           ("gzip", "gzip"), ("gzip;q=1.0, identity;q=0", "gzip")):
+        c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=20)
+        c.putrequest("GET", "/files?path=/tmp/cube-encoding", skip_accept_encoding=True)
+        if accepted is not None:
+            c.putheader("Accept-Encoding", accepted)
+        c.endheaders()
+        answer = c.getresponse()
+        body = answer.read()
+        assert answer.status == 200 and answer.getheader("Content-Encoding") == want, (accepted, answer.status, answer.getheader("Content-Encoding"))
+        assert (gzip.decompress(body) if want else body) == data, accepted
+        c.close()
+    os.unlink("/tmp/cube-encoding")
 
 
 def compose():
@@ -597,7 +618,7 @@ def unread_output(start):
 
 
 for title, fn in (("malformed heads", bad_heads), ("malformed chunks", bad_chunks), ("malformed messages", bad_messages), ("malformed envelopes", bad_envelopes),
-                  ("refused uploads", bad_uploads), ("a cut upload", cut_upload), ("ranges and odd files", ranges), ("compose", compose), ("pipelining", pipelining),
+                  ("refused uploads", bad_uploads), ("a cut upload", cut_upload), ("ranges and odd files", ranges), ("encodings", encodings), ("compose", compose), ("pipelining", pipelining),
                   ("10,000 idle connections", idle_connections), ("many large bodies", many_bodies), ("slow uploads", slow_uploads), ("slow downloads", slow_downloads), ("deep trees", deep_trees),
                   ("FIFOs nobody reads", unread_fifos), ("the daemon's own descriptors", own_descriptors), ("compressed messages", packed_messages),
                   ("options of /init", platform_options), ("a slow reader", slow_reader), ("names that are not UTF-8", names_of_bytes),
