@@ -5,8 +5,8 @@
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 
-#include <pthread.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -48,7 +48,10 @@ void sandbox_drop_pause(struct sandbox *sb)
     }
     sb->snapshot_id[0] = 0;
     sandbox_save(sb, false, NULL);
-    fiber_spawn(drop, d);
+    if (*d->away)
+        fiber_spawn(drop, d);
+    else
+        free(d);
 }
 
 static void take_down(struct sandbox *sb)
@@ -73,10 +76,7 @@ static int bury_unknown(struct node *n, const char *id, uint64_t gen, struct err
 
 static int check_generation(const struct sandbox *sb, uint64_t gen, struct err *e)
 {
-    if (gen && gen < sb->gen)
-        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu",
-                       sb->id, (unsigned long long)sb->gen, (unsigned long long)gen);
-    return 0;
+    return gen && gen < sb->gen ? sandbox_stale(sb, gen, e) : 0;
 }
 
 int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reason, bool *existed,

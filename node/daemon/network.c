@@ -128,9 +128,11 @@ static int begin(struct node *n)
 {
     struct err e = {0};
     if (open_network(n, &e) < 0) {
-        if (strncmp(net.why, e.msg, sizeof net.why - 1) != 0)
+        char why[sizeof net.why];
+        snprintf(why, sizeof why, "%.150s", e.msg);
+        if (strcmp(net.why, why) != 0) /* once, not at each try */
             log_fail(&e, "sandboxes have no network");
-        snprintf(net.why, sizeof net.why, "%.150s", e.msg);
+        memcpy(net.why, why, sizeof why);
         net.failed = true;
         vs_close(net.vs);
         net.vs = NULL;

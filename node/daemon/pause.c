@@ -222,8 +222,7 @@ static int check(struct sandbox *sb, const char *id, uint64_t gen, const char *s
     if (!sb || sandbox_is_over(sb))
         return err_set(e, ERR_NOT_FOUND, "no sandbox %s on this node", id);
     if (gen && gen != sb->gen)
-        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", id,
-                       (unsigned long long)sb->gen, (unsigned long long)gen);
+        return sandbox_stale(sb, gen, e);
     size_t n = strlen(snapshot_id);
     if (n >= 48 || strspn(snapshot_id, "abcdefghijklmnopqrstuvwxyz0123456789-") != n)
         return err_set(e, ERR_INVALID, "'%s' is no snapshot ID", snapshot_id);

@@ -145,19 +145,6 @@ struct vm *ready_take(struct node *n, const char *template_id, struct manifest *
     return NULL;
 }
 
-struct opening {
-    struct node *node;
-    const char *template_id;
-    struct image image;
-    struct err error;
-};
-
-static int open_image(void *arg)
-{
-    struct opening *o = arg;
-    return image_open_template(o->node, o->template_id, true, &o->image, &o->error);
-}
-
 static int prepare(struct vm *vm, const struct image *img, struct err *e)
 {
     _cleanup_close_ int layer = vm_layer_open(vm, e);
@@ -170,31 +157,28 @@ static int prepare(struct vm *vm, const struct image *img, struct err *e)
 
 static int add_one(struct ready_pool *p, const char *template_id, struct err *e)
 {
-    struct opening o = {.node = p->node, .template_id = template_id};
-    if (image_cache_get(p->node, template_id, &o.image) < 0) {
-        if (fiber_offload(open_image, &o) < 0) {
-            *e = o.error;
+    struct image img;
+    if (image_cache_get(p->node, template_id, &img) < 0) {
+        if (image_load_template(p->node, template_id, true, &img, e) < 0)
             return -1;
-        }
-        image_cache_put(p->node, template_id, &o.image);
+        image_cache_put(p->node, template_id, &img);
     }
     struct entry *en = calloc(1, sizeof *en);
     if (!en)
         abort();
-    int rc =
-        o.image.has_memory ? 0 : err_set(e, ERR_UNAVAILABLE, "template %s has no snapshot yet", template_id);
+    int rc = img.has_memory ? 0 : err_set(e, ERR_UNAVAILABLE, "template %s has no snapshot yet", template_id);
     en->vm = rc < 0 ? NULL : vm_acquire(p->node, e);
-    if (!en->vm || prepare(en->vm, &o.image, e) < 0 || guest_rehearse(en->vm, e) < 0 ||
-        p->count == ENTRIES_MAX || p->node->stopping) {
+    if (!en->vm || prepare(en->vm, &img, e) < 0 || guest_rehearse(en->vm, e) < 0 || p->count == ENTRIES_MAX ||
+        p->node->stopping) {
         vm_destroy(en->vm);
         free(en);
-        image_close(&o.image);
+        image_close(&img);
         return -1;
     }
     snprintf(en->template_id, sizeof en->template_id, "%s", template_id);
-    memcpy(en->artifact, o.image.artifact, sizeof en->artifact);
-    en->manifest = o.image.manifest;
-    image_close(&o.image);
+    memcpy(en->artifact, img.artifact, sizeof en->artifact);
+    en->manifest = img.manifest;
+    image_close(&img);
     p->entry[p->count++] = en;
     return 0;
 }

@@ -138,6 +138,12 @@ int sandbox_save(struct sandbox *sb, bool durable, struct err *e)
     return record_save(sb, durable, e);
 }
 
+int sandbox_stale(const struct sandbox *sb, uint64_t gen, struct err *e)
+{
+    return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", sb->id,
+                   (unsigned long long)sb->gen, (unsigned long long)gen);
+}
+
 int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reason, struct err *e)
 {
     sandbox_state before = sb->state;

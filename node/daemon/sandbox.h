@@ -54,6 +54,9 @@ void sandbox_free(struct sandbox *sb);          /* out of the table, memory only
 bool sandbox_is_live(const struct sandbox *sb); /* may have a VM */
 bool sandbox_is_over(const struct sandbox *sb); /* killed, failed or lost: only remembered */
 
+/** Refuses a command for another generation than this one: -1 with ERR_STALE_GENERATION, which names both. */
+int sandbox_stale(const struct sandbox *sb, uint64_t gen, struct err *e);
+
 /** The only function that changes `state`: writes the record and tells the masters. */
 int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reason, struct err *e);
 /** Takes the state for the table at once; the record must follow with `sandbox_set_state` before anybody is

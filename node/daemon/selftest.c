@@ -118,30 +118,15 @@ static int probe(struct node *n, struct vm *vm, const struct image *img, bool *v
     return rc;
 }
 
-struct opening {
-    struct node *node;
-    const char *template_id;
-    struct image image;
-    struct err error;
-};
-
-static int open_image(void *arg)
-{
-    struct opening *o = arg;
-    return image_open_template(o->node, o->template_id, false, &o->image, &o->error);
-}
-
 static int run(struct node *n, const char *template_id, bool *verdict, struct err *e)
 {
-    struct opening o = {.node = n, .template_id = template_id};
-    if (fiber_offload(open_image, &o) < 0) {
-        *e = o.error;
+    struct image img;
+    if (image_load_template(n, template_id, false, &img, e) < 0)
         return -1;
-    }
     struct vm *vm = vm_make(n, e);
-    int rc = vm ? probe(n, vm, &o.image, verdict, e) : -1;
+    int rc = vm ? probe(n, vm, &img, verdict, e) : -1;
     vm_destroy(vm);
-    image_close(&o.image);
+    image_close(&img);
     return rc;
 }
 

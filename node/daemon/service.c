@@ -152,8 +152,7 @@ static struct sandbox *find_for(struct node *n, const char *id, uint64_t gen, st
         return NULL;
     }
     if (gen && gen != sb->gen) {
-        err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu", id,
-                (unsigned long long)sb->gen, (unsigned long long)gen);
+        sandbox_stale(sb, gen, e);
         return NULL;
     }
     return sb;

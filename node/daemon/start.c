@@ -57,10 +57,7 @@ static int check_request(const Cube__Node__V1__StartRequest *req, struct err *e)
 
 static int check_generation(const struct sandbox *sb, uint64_t gen, struct err *e)
 {
-    if (sb && gen <= sb->gen)
-        return err_set(e, ERR_STALE_GENERATION, "%s: this node knows gen=%llu, the command says gen=%llu",
-                       sb->id, (unsigned long long)sb->gen, (unsigned long long)gen);
-    return 0;
+    return sb && gen <= sb->gen ? sandbox_stale(sb, gen, e) : 0;
 }
 
 static int check_state(const struct sandbox *sb, const struct start *s, struct err *e)

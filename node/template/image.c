@@ -5,6 +5,7 @@
 
 #include "lib/base/cleanup.h"
 #include "lib/net/crypto.h"
+#include "lib/net/fiber.h"
 #include "node/store/content.h"
 
 #include <fcntl.h>
@@ -171,6 +172,30 @@ int image_open_template(struct node *n, const char *template_id, bool want_memor
     if (open_template(n, template_id, want_memory, out, e) == 0)
         return 0;
     image_close(out);
+    return -1;
+}
+
+struct opening {
+    struct node *node;
+    const char *template_id;
+    bool want_memory;
+    struct image *image;
+    struct err error;
+};
+
+static int open_in_worker(void *arg)
+{
+    struct opening *o = arg;
+    return image_open_template(o->node, o->template_id, o->want_memory, o->image, &o->error);
+}
+
+int image_load_template(struct node *n, const char *template_id, bool want_memory, struct image *out,
+                        struct err *e)
+{
+    struct opening o = {.node = n, .template_id = template_id, .want_memory = want_memory, .image = out};
+    if (fiber_offload(open_in_worker, &o) == 0)
+        return 0;
+    *e = o.error;
     return -1;
 }
 

@@ -28,6 +28,10 @@ int image_template_manifest(struct node *n, const char *template_id, struct mani
 int image_open_template(struct node *n, const char *template_id, bool want_memory, struct image *out,
                         struct err *e);
 
+/** The same in a worker thread, from a fiber. */
+int image_load_template(struct node *n, const char *template_id, bool want_memory, struct image *out,
+                        struct err *e);
+
 /** Opens a snapshot; checks class, sizes and hashes. Blocks while it reads what it does not know yet. */
 int image_open_snapshot(struct node *n, const char *snapshot_id, bool want_memory, struct image *out,
                         struct err *e);

@@ -2,18 +2,14 @@
 # limit: 900 s
 set -u
 cd "$CUBE_ROOT" || exit 1
+. tests/lib/sanitized.sh
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=0:suppressions=$CUBE_ROOT/tests/tsan.supp
 
 # run KIND SANITIZERS PATTERN: builds and runs the unit tests whose name matches.
 run() {
     build=$CUBE_ROOT/build-$1
-    if [ ! -f "$build/build.ninja" ]; then
-        CC="ccache gcc" meson setup "$build" -Db_sanitize="$2" -Db_lundef=false -Dwerror=false -Dtsan_shims="$4" >/dev/null || {
-            echo "FAIL $1: meson setup"
-            return
-        }
-    fi
+    sanitized_setup "$1" "$build" "$2" "$4" || return
     ninja -C "$build" build.ninja >/dev/null # new tests since the last run
     meson introspect --tests "$build" >"$build/tests.json"
     python3 - "$build" "$3" <<'PY' >"$build/tests.txt"
@@ -25,10 +21,7 @@ for t in json.load(open(build + "/tests.json")):
         print(name, os.path.relpath(t["cmd"][0], build))
 PY
     # shellcheck disable=SC2046
-    nice -n 5 ninja -j2 -C "$build" $(cut -d' ' -f2 "$build/tests.txt" | grep -v '^\.\.' | sort -u) || {
-        echo "FAIL $1: build"
-        return
-    }
+    sanitized_build "$1" "$build" $(cut -d' ' -f2 "$build/tests.txt" | grep -v '^\.\.' | sort -u) || return
     # shellcheck disable=SC2046
     meson test -C "$build" --no-rebuild --num-processes 2 --timeout-multiplier 5 $(cut -d' ' -f1 "$build/tests.txt") >/dev/null
     python3 - "$build/meson-logs/testlog.json" "$1" <<'PY'

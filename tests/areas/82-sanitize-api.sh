@@ -2,6 +2,7 @@
 # limit: 900 s
 set -u
 cd "$CUBE_ROOT" || exit 1
+. tests/lib/sanitized.sh
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=0:suppressions=$CUBE_ROOT/tests/tsan.supp
 
@@ -9,16 +10,7 @@ export TSAN_OPTIONS=halt_on_error=0:suppressions=$CUBE_ROOT/tests/tsan.supp
 run() {
     kind=$1
     build=$CUBE_ROOT/build-$kind
-    if [ ! -f "$build/build.ninja" ]; then
-        CC="ccache gcc" meson setup "$build" -Db_sanitize="$2" -Db_lundef=false -Dwerror=false -Dtsan_shims="$3" >/dev/null || {
-            echo "FAIL $kind: meson setup"
-            return
-        }
-    fi
-    nice -n 5 ninja -j2 -C "$build" api/cube-api || {
-        echo "FAIL $kind: build of cube-api"
-        return
-    }
+    sanitized_setup "$kind" "$build" "$2" "$3" && sanitized_build "$kind" "$build" api/cube-api || return
     shift 3
     for suite in "$@"; do
         CUBE_API_PROGRAM=$build/api/cube-api node "tests/api/$suite.mjs" | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"

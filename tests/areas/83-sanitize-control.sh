@@ -4,6 +4,7 @@
 # limit: 600 s
 set -u
 cd "$CUBE_ROOT" || exit 1
+. tests/lib/sanitized.sh
 CUBE_NODE_MODULES=$(tests/lib/node_modules.sh tests/control | tail -n 1)/node_modules
 export CUBE_NODE_MODULES CUBE_REDIS_HOST=localhost
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
@@ -13,16 +14,8 @@ export TSAN_OPTIONS=halt_on_error=0:suppressions=$CUBE_ROOT/tests/tsan.supp
 run() {
     kind=$1
     build=$CUBE_ROOT/build-$kind
-    if [ ! -f "$build/build.ninja" ]; then
-        CC="ccache gcc" meson setup "$build" -Db_sanitize="$2" -Db_lundef=false -Dwerror=false -Dtsan_shims="$3" >/dev/null || {
-            echo "FAIL $kind: meson setup"
-            return
-        }
-    fi
-    nice -n 5 ninja -j2 -C "$build" master/cube-master lifecycle/cube-lifecycle api/cube-api || {
-        echo "FAIL $kind: build"
-        return
-    }
+    sanitized_setup "$kind" "$build" "$2" "$3" &&
+        sanitized_build "$kind" "$build" master/cube-master lifecycle/cube-lifecycle api/cube-api || return
     shift 3
     export CUBE_MASTER_PROGRAM=$build/master/cube-master CUBE_LIFECYCLE_PROGRAM=$build/lifecycle/cube-lifecycle
     for suite in "$@"; do

@@ -2,6 +2,7 @@
 # limit: 900 s
 set -u
 cd "$CUBE_ROOT" || exit 1
+. tests/lib/sanitized.sh
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=0:suppressions=$CUBE_ROOT/tests/tsan.supp
 programs="proxy/cube-proxy node/relay/cube-relay tests/ingress/connector tests/ingress/wake-server tests/ingress/churn"
@@ -9,17 +10,8 @@ programs="proxy/cube-proxy node/relay/cube-relay tests/ingress/connector tests/i
 # run KIND SANITIZERS TSAN_SHIMS SUITE…: builds the programs once, then runs the suites with them. The cluster of each suite fails when a log holds a report.
 run() {
     kind=$1 build=$CUBE_ROOT/build-$1
-    if [ ! -f "$build/build.ninja" ]; then
-        CC="ccache gcc" meson setup "$build" -Db_sanitize="$2" -Db_lundef=false -Dwerror=false -Dtsan_shims="$3" >/dev/null || {
-            echo "FAIL ingress $kind: meson setup"
-            return
-        }
-    fi
     # shellcheck disable=SC2086
-    nice -n 5 ninja -j2 -C "$build" $programs >/dev/null || {
-        echo "FAIL ingress $kind: build"
-        return
-    }
+    sanitized_setup "ingress $kind" "$build" "$2" "$3" && sanitized_build "ingress $kind" "$build" $programs || return
     shift 3
     for suite in "$@"; do
         CUBE_BUILD=$build CUBE_CHURN_SECONDS=8 CUBE_CHURN_EVENTS=30000 timeout 240 python3 -u "tests/ingress/test_$suite.py" | sed "s/^\(PASS\|FAIL\|SKIP\) ingress/\1 $kind ingress/"

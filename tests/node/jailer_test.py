@@ -11,43 +11,11 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "guest"))
+from ctl import field, parse  # noqa: E402
+
 BUILD = pathlib.Path(os.environ.get("CUBE_BUILD_DIR", "build"))
 NODE_UID = 59002
-
-
-def varint(n):
-    out = b""
-    while n > 127:
-        out, n = out + bytes([n & 127 | 128]), n >> 7
-    return out + bytes([n])
-
-
-def field(number, value):
-    """One field of a protobuf message: a number, or bytes."""
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def parse(data):
-    """The fields of a message, number → last value."""
-    found, at = {}, 0
-
-    def take():
-        nonlocal at
-        n = shift = 0
-        while True:
-            n |= (data[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-            if data[at - 1] < 128:
-                return n
-    while at < len(data):
-        key = take()
-        value = take()
-        if key & 7 == 2:
-            value, at = data[at:at + value], at + value
-        found[key >> 3] = value
-    return found
 
 
 class Jailer:
@@ -86,7 +54,7 @@ class Jailer:
             data, fds, _, _ = socket.recv_fds(self.socket, 1 << 20, 4)
             for fd in fds:
                 os.close(fd)
-            reply = parse(data)
+            reply = {number: values[-1] for number, values in parse(data).items()}
             if reply.get(1) == 1:  # the rest are events
                 return reply
 
