@@ -105,22 +105,35 @@ def grow_twice(guest):
     return guest.run("[ $(dumpe2fs -h /dev/vda 2>/dev/null | sed -n 's/^Block count: *//p') = %d ]" % (last + 1))
 
 
-def late_answer(options, guest, dir):
-    """A real-time process keeps each vCPU for three seconds: the VMM must say that the guest did not answer, and what it saw."""
-    guest.check("echo -1 >/proc/sys/kernel/sched_rt_runtime_us; for cpu in $(seq 0 $(($(nproc) - 1))); do "
-                "(sleep 0.3; ulimit -t 3; exec taskset -c $cpu chrt -f 50 sh -c 'while :; do :; done') </dev/null >/dev/null 2>&1 & done")
+def hogs_run(guest):
+    """Starts a real-time process on each vCPU that keeps it for three seconds, and returns when all of them have begun: only the console can tell."""
+    before = guest.console().count("hog has begun")
+    guest.check("echo -1 >/proc/sys/kernel/sched_rt_runtime_us && for cpu in $(seq 0 $(($(nproc) - 1))); do "
+                "(sleep 0.3; ulimit -t 3; exec taskset -c $cpu chrt -f 50 sh -c 'echo \"<0>hog has begun\" >/dev/kmsg; while :; do :; done') "
+                "</dev/null >/dev/null 2>&1 & done")
     deadline = time.monotonic() + 30
-    while "has not answered" not in guest.vmm_log():
+    while guest.console().count("hog has begun") < before + guest.vcpus:
         if time.monotonic() > deadline:
-            return 1, "nothing in the VMM's log"
+            raise vm.VmError("the hogs did not begin")
+        time.sleep(0.01)
+
+
+def late_answer(options, guest, dir):
+    """Real-time processes keep each vCPU for three seconds: the VMM must say that the guest did not answer, and what it saw. The connection is
+    opened after they have begun: one that the kernel had answered before would wait just as long, for the agent, and is not late to the VMM. Again
+    where the host ran this program so seldom that the three seconds were over."""
+    for _ in range(5):
+        hogs_run(guest)
+        start = time.monotonic()
         guest.check("@ping")
-        time.sleep(0.05)
-    guest.check("@ping")
+        took = time.monotonic() - start
+        if "has not answered" in guest.vmm_log() or took > 2:
+            break
     log = guest.vmm_log()
     for part in ("late: guest port 1 has not answered for 1000 ms", "late: vCPU %d rip 0x" % (guest.vcpus - 1), "LAPIC irr [", "isr [", "late: IOAPIC irr 0x",
                  "vsock pin", "late: device vsock status 0xf", "queue 0 offered", "late: device blk", "answered after"):
         if part not in log:
-            return 1, "the log lacks %r: %s" % (part, log[-1500:])
+            return 1, "the log lacks %r after an answer of %.2f s: %s" % (part, took, log[-1500:])
     return 0, [line for line in log.splitlines() if "answered after" in line][-1]
 
 
