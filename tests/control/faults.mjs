@@ -4,7 +4,9 @@ import { Cluster, test, assert, equal, until, rejects, sleep, done, proto } from
 const c = new Cluster();
 await c.redis();
 const fast = { node_stale: '4s', node_lost: '7s', report_interval: '200ms', node_timeout: '2s' };
-const p1 = await c.master('m1', fast), p2 = await c.master('m2', fast);
+// m2 is the one that dies in the middle of operations: it waits for as long as the test needs to see it there.
+const patient = { ...fast, node_timeout: '60s' };
+const p1 = await c.master('m1', fast), p2 = await c.master('m2', patient);
 const n = await c.sim('n', [p1, p2], ['--nodes', 2]);
 await c.lifecycle('l1');
 await c.lifecycle('l2');
@@ -59,10 +61,10 @@ await test('a node that answers for an older generation is not believed', async 
   await s.sandboxes('Kill', q(x));
 });
 await test('a node that is too late: placed elsewhere, what it started late is dropped', async () => {
-  await n('n1 start_ms 3000');
+  await n('n1 start_ms 8000'); // longer than node_timeout by what a busy machine may need to notice
   const many = await Promise.all(Array.from({ length: 4 }, () => create()));
   equal(many.map((x) => x.node_id), ['n2', 'n2', 'n2', 'n2']);
-  await n('n1 start_ms 0');
+  await n('n1 start_ms 0'); // now it starts them
   await until('n1 holds nothing', async () => (await n('n1 list')).length === 0, 20000);
   for (const x of many) { equal(await state(x), 'running'); await s.sandboxes('Kill', q(x)); }
 });
@@ -112,12 +114,12 @@ await test('a node that failed its self-test gets nothing, and gets something ag
   await s.sandboxes('Kill', q(x));
 });
 await test('a pause that the node refuses leaves the sandbox running with its deadline', async () => {
-  const x = await create({ auto_pause: true, auto_pause_memory: true, timeout_ms: 700 });
-  await n(`${x.node_id} refuse_pause storage_full`);
+  for (const y of ['n1', 'n2']) await n(`${y} refuse_pause storage_full`); // before its time begins to run
+  const x = await create({ auto_pause: true, auto_pause_memory: true, timeout_ms: 5000 });
   await rejects(s.sandboxes('Pause', q(x)), 'storage_full');
   equal(await state(x), 'running');
   assert(await c.r('ZSCORE', `{c0}:dl:${x.spec.sandbox_id.at(-1)}`, x.spec.sandbox_id), 'the deadline is still there');
-  await n(`${x.node_id} refuse_pause -`);
+  for (const y of ['n1', 'n2']) await n(`${y} refuse_pause -`);
   await until('paused at its timeout', async () => await state(x) === 'paused');
   await s.sandboxes('Kill', q(x));
 });
@@ -195,7 +197,7 @@ for (const what of ['create', 'pause', 'resume', 'kill']) {
     const x = what === 'create' ? null : await create({}, s2);
     const node = x?.node_id;
     if (what === 'resume') await s2.sandboxes('Pause', q(x));
-    for (const y of ['n1', 'n2']) { await n(`${y} start_ms 1200`); await n(`${y} pause_ms 1200`); await n(`${y} kill_ms 1200`); }
+    for (const y of ['n1', 'n2']) { await n(`${y} start_ms 60000`); await n(`${y} pause_ms 60000`); await n(`${y} kill_ms 60000`); }
     const op = what === 'create' ? create({ metadata: [{ key: 'mid', value: what }] }, s2) : s2.sandboxes(what === 'pause' ? 'Pause' : what === 'resume' ? 'Resume' : 'Kill', q(x));
     const lost = op.then(() => 'answered', (e) => e);
     let id = x?.spec.sandbox_id;
@@ -217,7 +219,7 @@ for (const what of ['create', 'pause', 'resume', 'kill']) {
     assert(end.includes(still), `then ${still}`);
     if (what === 'create') equal((await n('n1 list')).concat(await n('n2 list')).filter((y) => y.id === id), [], 'no VM is left');
     else if (what !== 'kill') await s.sandboxes('Kill', q(x));
-    await c.master('m2', fast);
+    await c.master('m2', patient);
     await until('m2 knows the nodes', async () => (await s2.nodes('List', {})).nodes.length === 2);
   });
 }
@@ -228,7 +230,7 @@ await test('a dead lifecycle: its deadlines are taken over within 5 s', async ()
     return owners.size === 2 && !owners.has(null);
   }, 20000);
   await c.kill('l2');
-  const last = Math.max(...many.map((x) => x.end_ms));
+  const last = Math.max(Date.now(), ...many.map((x) => x.end_ms)); // sharing may take longer than they live
   await until('all ended', async () => (await Promise.all(many.map(state))).every((x) => x === 'killed'), 20000);
   assert(Date.now() - last < 10000, `${Date.now() - last} ms after the last deadline`);
 });
@@ -296,21 +298,22 @@ await test('after a loss of data the cell does not wait for a node that was lost
   await settled();
 });
 await test('mode idle: activity postpones, silence pauses, a lease keeps it awake', async () => {
-  const x = await create({ metadata: [{ key: 'cube.idle', value: '3' }] });
+  const x = await create({ metadata: [{ key: 'cube.idle', value: '5' }] });
   const id = x.spec.sandbox_id;
   const busy = setInterval(() => n(`${x.node_id} active ${id} cpu`), 150);
-  await sleep(7000);
+  await sleep(9000);
   equal(await state(x), 'running', 'a long computation without traffic is not paused');
   const d = (await s.sandboxes('Get', q(x))).sandbox;
   equal([d.awake, d.healthy], ['cpu', true]);
-  assert(d.pauses_at_ms > d.last_activity_ms && d.awake_since_ms > 0 && Date.now() - d.last_activity_ms < 3000, JSON.stringify(d));
+  assert(d.pauses_at_ms > d.last_activity_ms && d.awake_since_ms > 0 && Date.now() - d.last_activity_ms < 5000, JSON.stringify(d));
   clearInterval(busy);
   await n(`${x.node_id} active ${id} -`);
   await until('paused when idle', async () => await state(x) === 'paused', 20000);
   await s.sandboxes('Resume', q(x));
-  await s.sandboxes('SetDeadline', { ...q(x), timeout_ms: 7000 });
-  await sleep(4000);
-  equal(await state(x), 'running', 'the lease holds');
+  const lease = (await s.sandboxes('SetDeadline', { ...q(x), timeout_ms: 10000 })).sandbox.end_ms;
+  await sleep(6000);
+  const held = await state(x);
+  assert(held === 'running' || Date.now() >= lease, `the lease holds: it is ${held}`);
   await until('paused after the lease', async () => await state(x) === 'paused', 20000);
   await s.sandboxes('Kill', q(x));
   await rejects(create({ metadata: [{ key: 'cube.idle', value: '1x' }] }), 'invalid_argument', /cube.idle/);

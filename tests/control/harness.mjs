@@ -21,12 +21,16 @@ const protos = grpc.loadPackageDefinition(loader.loadSync(
   { includeDirs: [ROOT], keepCase: true, longs: Number, enums: String, defaults: true }));
 export const proto = protos;
 
-/** A port below the range from which the kernel takes those of outgoing connections, so that nobody slips in. */
+/** A port below the range from which the kernel takes those of outgoing connections, so that nobody slips in; never the same one twice. */
+const given = new Set();
 export function freePort() {
   return new Promise((resolve) => {
     const s = net.createServer();
     s.on('error', () => freePort().then(resolve));
-    s.listen(15000 + crypto.randomInt(17000), '127.0.0.1', () => { const p = s.address().port; s.close(() => resolve(p)); });
+    s.listen(15000 + crypto.randomInt(17000), '127.0.0.1', () => {
+      const p = s.address().port;
+      s.close(() => (given.has(p) ? freePort().then(resolve) : resolve(given.add(p) && p)));
+    });
   });
 }
 

@@ -76,14 +76,15 @@ await test('events on the stream for each change of state', async () => {
 await test('pause, queued resume, connect keeps the longer deadline, legacy resume conflicts', async () => {
   const { sandbox } = await s.sandboxes('Create', spec());
   const id = sandbox.spec.sandbox_id, q = { sandbox_id: id, team_id: 't1' };
-  await n1(`${sandbox.node_id} pause_ms 1500`);
+  await n1(`${sandbox.node_id} pause_ms 60000`); // until told otherwise
   const pausing = s.sandboxes('Pause', q);
   await until('pausing', async () => (await s.sandboxes('Get', q)).sandbox.state === 'PAUSING');
   const resumed = s.sandboxes('Resume', { ...q, timeout_ms: 60000, extend_only: true });
+  await sleep(300); // the resume should be waiting by now; one that comes later finds it paused
+  await n1(`${sandbox.node_id} pause_ms 0`);
   equal((await pausing).sandbox.state, 'PAUSED');
   const r = await resumed;
   equal([r.resumed, r.sandbox.state, r.sandbox.gen], [true, 'RUNNING', 2]);
-  await n1(`${sandbox.node_id} pause_ms 0`);
   await rejects(s.sandboxes('Resume', { ...q, must_be_paused: true }), 'conflict');
   const longer = await s.sandboxes('Resume', { ...q, timeout_ms: 500000, extend_only: true });
   equal(longer.resumed, false);

@@ -3,7 +3,7 @@ import { Cluster, test, assert, equal, until, rejects, sleep, done } from './har
 
 const c = new Cluster();
 await c.redis();
-const cfg = { report_interval: '200ms', node_stale: '2s', node_lost: '60s', adopt_grace: '3s' };
+const cfg = { report_interval: '200ms', node_stale: '5s', node_lost: '60s', adopt_grace: '3s' };
 const p1 = await c.master('m1', cfg), p2 = await c.master('m2', cfg);
 const n = await c.sim('n', [p1, p2], ['--nodes', 3]);
 const s = await c.seed(p1), s2 = c.services(p2);

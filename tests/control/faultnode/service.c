@@ -130,13 +130,19 @@ static void job_fail(struct job *j, enum err_code code, const char *text)
     j->call = NULL;
 }
 
+/* Looks again and again, so that a test that has seen what it waited for can end the delay. */
+static void sim_delay(const int64_t *ms)
+{
+    for (int64_t start = clock_mono_us(); clock_mono_us() - start < *ms * 1000;)
+        fiber_sleep(10);
+}
+
 static void start_common(struct job *j, bool restore)
 {
     Cube__Node__V1__StartRequest *q = (Cube__Node__V1__StartRequest *)j->in;
     struct sim_node *n = j->n;
     enum err_code refuse = restore ? n->refuse_restore : n->refuse_start;
-    if (n->start_ms)
-        fiber_sleep(n->start_ms);
+    sim_delay(&n->start_ms);
     struct sim_sandbox *s = sim_find(n, q->spec->sandbox_id);
     if (refuse) {
         job_fail(j, refuse, "the simulated node refuses");
@@ -196,8 +202,7 @@ static void run_pause(struct job *j)
 {
     Cube__Node__V1__PauseRequest *q = (Cube__Node__V1__PauseRequest *)j->in;
     struct sim_node *n = j->n;
-    if (n->pause_ms)
-        fiber_sleep(n->pause_ms);
+    sim_delay(&n->pause_ms);
     struct sim_sandbox *s = sim_find(n, q->sandbox_id);
     if (n->refuse_pause) {
         job_fail(j, n->refuse_pause, "the simulated node refuses");
@@ -222,8 +227,7 @@ static void run_kill(struct job *j)
 {
     Cube__Node__V1__KillRequest *q = (Cube__Node__V1__KillRequest *)j->in;
     struct sim_node *n = j->n;
-    if (n->kill_ms)
-        fiber_sleep(n->kill_ms);
+    sim_delay(&n->kill_ms);
     struct sim_sandbox *s = sim_find(n, q->sandbox_id);
     Cube__Node__V1__KillReply r = CUBE__NODE__V1__KILL_REPLY__INIT;
     if (s && q->gen && s->gen > q->gen) {
