@@ -2,7 +2,8 @@
  * model written from contracts/internal.md, on a real Redis. Checks each answer, and at intervals every key
  * of the cell. Invariants: legal transitions only, rev grows by one per commit, gen never falls, no node and
  * no team above its limits, and route, index, deadline, operation, reservation and quota always say the same
- * as the record. Usage: control-property EVENTS [SEED]. */
+ * as the record. Usage: control-property EVENTS [SECONDS [SEED]]. */
+#include "lib/base/clock.h"
 #include "proto/redis_scripts.h"
 #include "proto/states.h"
 
@@ -492,7 +493,7 @@ static void redis_start(char *dir, char *path)
                "--appendonly", "no", "--dir", dir, (char *)NULL);
         _exit(127);
     }
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < 6000; i++) {
         redis = redisConnectUnix(path);
         if (redis && !redis->err)
             return;
@@ -506,7 +507,9 @@ static void redis_start(char *dir, char *path)
 int main(int argc, char **argv)
 {
     uint64_t events = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000,
-             seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
+             seconds = argc > 2 ? strtoull(argv[2], NULL, 10) : 0, done = 0,
+             seed = argc > 3 ? strtoull(argv[3], NULL, 10) : (uint64_t)time(NULL);
+    int64_t end_us = clock_mono_us() + (int64_t)seconds * 1000000;
     char dir[] = "/tmp/control-property-XXXXXX", path[128];
     static struct proposal batch[BATCH];
     rng = seed * 2654435761u + 88172645463325252u;
@@ -514,7 +517,7 @@ int main(int argc, char **argv)
         fail("no temporary directory");
     redis_start(dir, path);
     set_up();
-    for (uint64_t done = 0, checked = 0; done < events; done += BATCH) {
+    for (uint64_t checked = 0; done < events && (!seconds || clock_mono_us() < end_us); done += BATCH) {
         for (int i = 0; i < BATCH; i++) {
             batch[i] = (struct proposal){.slot = (int)rnd(SLOTS), .committer = (int)rnd(COMMITTERS)};
             propose_what(&batch[i], &slots[batch[i].slot]);
@@ -539,7 +542,7 @@ int main(int argc, char **argv)
            " sandboxes agree with the model (seed %" PRIu64 "; ok %" PRIu64 ", missing %" PRIu64
            ", conflict %" PRIu64 ", illegal %" PRIu64 ", full %" PRIu64 ", closed %" PRIu64 ", quota %" PRIu64
            ")\n",
-           events, COMMITTERS, serial, seed, outcomes[0], outcomes[1], outcomes[2], outcomes[3], outcomes[4],
+           done, COMMITTERS, serial, seed, outcomes[0], outcomes[1], outcomes[2], outcomes[3], outcomes[4],
            outcomes[5], outcomes[6]);
     return 0;
 }
