@@ -41,5 +41,5 @@ def run(area, *args):
         except Exception as e:
             traceback.print_exc()
             failed.append(f.__name__)
-            print("FAIL %s: %s: %s: %s" % (area, f.__name__.replace("_", " "), type(e).__name__, str(e)[:200]), flush=True)
+            print("FAIL %s: %s: %s: %s" % (area, f.__name__.replace("_", " "), type(e).__name__, " | ".join(str(e).splitlines())[:600]), flush=True)
     return 1 if failed else 0

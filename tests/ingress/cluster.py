@@ -36,7 +36,7 @@ def free_port():
                 pass
 
 
-def wait_for(what, seconds=30, why="condition"):
+def wait_for(what, seconds=60, why="condition"):
     end = time.monotonic() + seconds
     while True:
         got = what()
@@ -185,7 +185,7 @@ class Cluster:
     def end(self, p):
         p.terminate()
         try:
-            p.wait(5)
+            p.wait(20)
         except subprocess.TimeoutExpired:
             p.kill()
             p.wait()

@@ -160,6 +160,14 @@ def error_bodies_are_exact(c, sb, svc, other):
 
 @test
 def a_service_that_has_just_started_is_waited_for(c, sb, svc, other):
+    # A refused port is tried for a second. Where the machine let more than that pass before our service listened, the try says nothing.
+    for _ in range(8):
+        if service_starts_late(c):
+            return
+    check(False, "none of eight services that began to listen after 0.35 s was waited for")
+
+
+def service_starts_late(c):
     l = socket.socket()
     l.bind(("127.0.0.1", 0))  # bound but not listening: refused
     port = l.getsockname()[1]
@@ -173,8 +181,11 @@ def a_service_that_has_just_started_is_waited_for(c, sb, svc, other):
         s.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup")
     threading.Thread(target=serve, daemon=True).start()
     status, _, body = get(c, "/", by(s2, 7000))
-    equal((status, body), (200, b"up"))
     c.end(vm)
+    if status == 502:
+        return False
+    equal((status, body), (200, b"up"))
+    return True
 
 
 @test

@@ -96,12 +96,13 @@ const resumes = async (id) => (await s.sandboxes('Timeline', { sandbox_id: id, t
 
 await test('wake: 60 requests through three proxies and two lifecycles, one resume, every answer right', async () => {
   const { id, gen } = await paused();
-  await order('delay restore 300');
+  await order('delay restore 1000');
   const all = await Promise.all(Array.from({ length: 60 }, (_, i) => ask(proxies[i % 3], id, `/n${i}`)));
   all.forEach((a, i) => equal([a.status, String(a.body)], [200, `GET /n${i}`]));
   const timed = all.filter((a) => /^wake;dur=\d+$/.test(a.headers['server-timing'] || ''));
   assert(timed.length >= 3, `answers that name the wake: ${timed.length}`);
-  assert(timed.every((a) => Number(a.headers['server-timing'].slice(9)) >= 250), 'the time of the wake is the true one');
+  // Each lifecycle tells the time since it was asked, and one of them was asked first.
+  assert(timed.some((a) => Number(a.headers['server-timing'].slice(9)) >= 990), `the time of the wake is the true one: ${timed.map((a) => a.headers['server-timing'])}`);
   equal((await get(id)).gen, gen + 1, 'generation after the wake');
   equal(await c.r('HGET', `{c0}:rt:${id}`, 'state'), 'running');
 });
