@@ -19,14 +19,20 @@ finish() {
 }
 trap finish EXIT
 
-if ./cube up "${options[@]}"; then echo "PASS e2e: cube up"; else
-    echo "FAIL e2e: cube up"
+if ./cube up "${options[@]}" 2>"$work/first.log"; then echo "PASS e2e: cube up"; else
     tail -n 15 "$CUBE_STATE_DIR"/log/*.log
+    echo "FAIL e2e: cube up: $(tail -n 3 "$work/first.log" | tr '\n' '|' | cut -c 1-600)"
     exit 0
 fi
-start=$(date +%s%N)
-./cube up "${options[@]}" && warm=$((($(date +%s%N) - start) / 1000000)) &&
-    { [ $warm -le 10000 ] && echo "PASS e2e: a warm cube up takes at most 10 s" || echo "FAIL e2e: a warm cube up took $warm ms"; }
+# 10 s of processor time, of all its children: a busy machine makes it last longer (`./cube bench line` says for how long).
+TIMEFORMAT='%R %U %S'
+if { time ./cube up "${options[@]}" 2>"$work/up.log"; } 2>"$work/time"; then
+    read -r wall user system < <(tail -n 1 "$work/time")
+    awk -v u="$user" -v s="$system" 'BEGIN { exit u + s > 10 }' && echo "PASS e2e: a warm cube up takes at most 10 s ($wall s; $user and $system of a processor)" ||
+        echo "FAIL e2e: a warm cube up took $user and $system s of a processor, $wall s in all"
+else
+    echo "FAIL e2e: a warm cube up: $(tail -n 3 "$work/up.log" | tr '\n' '|')"
+fi
 eval "$(./cube env --state "$CUBE_STATE_DIR")"
 modules=$(bash tests/lib/node_modules.sh tests/guest/js | tail -n 1)
 ln -sfn "$modules/node_modules" "$work/node_modules"

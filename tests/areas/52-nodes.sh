@@ -7,7 +7,7 @@ work=$(mktemp -d /tmp/cube-nodes-XXXXXX)
 chmod 755 "$work"
 export CUBE_WORK=$work CUBE_STATE_DIR=$work/state CUBE_RUN_DIR=$work/run
 # A node that stopped reporting is given up after seconds here, not after the minute of the default.
-export CUBE_MASTER_NODE_STALE=2s CUBE_MASTER_NODE_LOST=4s
+export CUBE_MASTER_NODE_STALE=4s CUBE_MASTER_NODE_LOST=8s
 base=$(tests/lib/port_base.sh)
 export CUBE_MASTER=127.0.0.1:$((base + 10)) CUBE_SECOND_PORT=$((base + 50))
 options=(--state "$CUBE_STATE_DIR" --run "$CUBE_RUN_DIR" --port-base "$base")

@@ -52,14 +52,14 @@ for (const name of ['cube-api', 'cube-master', 'cube-proxy', 'cube-lifecycle', '
     const old = pidOf(name)
     ok(old > 0, `${name} does not run`)
     process.kill(old, 'SIGKILL')
-    await until(() => pidOf(name) > 0 && pidOf(name) !== old, 10_000, `${name} started again`)
+    await until(() => pidOf(name) > 0 && pidOf(name) !== old, 60_000, `${name} started again`)
     const text = await until(async () => {
       try {
         return (await sandbox.commands.run('cat marker /proc/sys/kernel/random/boot_id', { timeoutMs: 5000 })).stdout
       } catch {
         return null
       }
-    }, 20_000, 'the sandbox answers')
+    }, 60_000, 'the sandbox answers')
     equal(text, `still here${bootId}`, 'the same guest')
     const info = await until(async () => {
       try {
@@ -67,7 +67,7 @@ for (const name of ['cube-api', 'cube-master', 'cube-proxy', 'cube-lifecycle', '
       } catch {
         return null
       }
-    }, 20_000, 'the API knows it')
+    }, 60_000, 'the API knows it')
     equal(info.state, 'running', 'state')
     equal(vmProcess(sandbox.sandboxId), before, 'VM process')
   })
@@ -80,7 +80,7 @@ await test('chaos: create and kill work after all of it', async () => {
     } catch {
       return null
     }
-  }, 20_000, 'create')
+  }, 60_000, 'create')
   equal((await other.commands.run('echo ok')).stdout, 'ok\n', 'run')
   equal(await other.kill(), true, 'kill')
   equal(await sandbox.kill(), true, 'kill of the first')

@@ -4,7 +4,7 @@ import { Sandbox } from 'e2b'
 import { equal, ok, test, until } from './check.mjs'
 
 const api = process.env.E2B_API_URL, ingress = process.env.E2B_SANDBOX_URL
-const IDLE = 6
+const IDLE = 8
 const ours = (path, init = {}) => fetch(`${api}/cube/v1/sandboxes/${path}`, { ...init, headers: { 'X-API-Key': process.env.E2B_API_KEY, 'Content-Type': 'application/json' } })
 const detail = async (s) => {
   const r = await ours(s.sandboxId)
@@ -21,19 +21,24 @@ await test('idle: a computation, a command, a terminal, a stream and a lease kee
   const abort = new AbortController()
   try {
     equal((await detail(all.quiet)).mode, 'idle', 'mode')
-    await behind(all.cpu, 'while :; do i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; sleep 0.1; done')
-    await (await all.command.commands.run('sleep 600', { background: true, timeoutMs: 0 })).disconnect()
-    await (await all.terminal.pty.create({ cols: 80, rows: 24, onData: () => {}, timeoutMs: 0 })).disconnect()
-    await all.stream.files.write('serve.py', `import socket, time
+    const headers = { 'E2b-Sandbox-Id': all.stream.sandboxId, 'E2b-Sandbox-Port': '8000' }
+    // At once: one after the other, the last would have been quiet for too long on a slow machine before its turn came.
+    await Promise.all([
+      behind(all.cpu, 'while :; do i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; sleep 0.1; done'),
+      all.command.commands.run('sleep 600', { background: true, timeoutMs: 0 }).then((h) => h.disconnect()),
+      all.terminal.pty.create({ cols: 80, rows: 24, onData: () => {}, timeoutMs: 0 }).then((h) => h.disconnect()),
+      ours(`${all.lease.sandboxId}/lease`, { method: 'POST', body: '{"seconds":600}' }).then((r) => equal(r.status, 204, 'lease')),
+      (async () => {
+        await all.stream.files.write('serve.py', `import socket, time
 s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(("127.0.0.1", 8000)); s.listen()
 while True:
     c = s.accept()[0]; c.recv(4096); c.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 9\\r\\n\\r\\nx"); time.sleep(600)
 `)
-    await behind(all.stream, 'exec python3 serve.py')
-    const headers = { 'E2b-Sandbox-Id': all.stream.sandboxId, 'E2b-Sandbox-Port': '8000' }
-    const open = await until(async () => { const r = await fetch(`${ingress}/`, { headers, signal: abort.signal }); return r.status === 200 && r }, 20_000, 'the stream')
-    ok(open.body, 'a body that does not end')
-    equal((await ours(`${all.lease.sandboxId}/lease`, { method: 'POST', body: '{"seconds":600}' })).status, 204, 'lease')
+        await behind(all.stream, 'exec python3 serve.py')
+        const open = await until(async () => { const r = await fetch(`${ingress}/`, { headers, signal: abort.signal }); return r.status === 200 && r }, 20_000, 'the stream')
+        ok(open.body, 'a body that does not end')
+      })(),
+    ])
     const last = Date.now() // the last request into any of them
     for (const n of names) {
       let d

@@ -86,7 +86,7 @@ await test('load: kill -9 of each daemon and of Redis under load of the SDK', as
     }
     process.kill(old, 'SIGKILL')
     count(`kill ${name}`)
-    await until(() => pidOf(program) > 0 && pidOf(program) !== old, 20_000, `${name} being started again`)
+    await until(() => pidOf(program) > 0 && pidOf(program) !== old, 60_000, `${name} being started again`)
     await pause(2000)
   }
   stop = true

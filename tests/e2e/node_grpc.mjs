@@ -47,7 +47,7 @@ await test('node grpc: List, Metrics, Network and ReadLog tell of a sandbox', as
   await until(async () => {
     const log = await call('ReadLog', { sandbox_id, limit: 100 })
     return !(log instanceof Error) && JSON.stringify(log).includes('seen')
-  }, 10_000, 'the write being in the log')
+  }, 30_000, 'the write being in the log')
 })
 
 await test('node grpc: an older generation is refused, names that are none are invalid', async () => {

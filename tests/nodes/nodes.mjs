@@ -66,8 +66,8 @@ await test("nodes: a client's trace reaches the timeline and the node's log", as
   const r = await fetch(`${process.env.E2B_API_URL}/v2/sandboxes`, { method: 'POST', headers, body: '{"templateID":"base"}' })
   const { sandboxID: id } = await r.json()
   const log = (await detail(id)).nodeID === SECOND ? `${dir}/log/cube-node.log` : `${state}/log/cube-node.log`
-  const lines = readFileSync(log, 'utf8').split('\n').filter((l) => l.includes(trace)).map((l) => JSON.parse(l))
-  ok(lines.some((l) => l.sandbox === id && l.trace.includes(trace)), `in ${log}`)
+  const said = () => readFileSync(log, 'utf8').split('\n').filter((l) => l.includes(trace) && l.endsWith('}')).map((l) => JSON.parse(l))
+  await until(() => said().some((l) => l.sandbox === id && l.trace.includes(trace)), 30_000, `in ${log}`)
   const timeline = await (await fetch(`${process.env.E2B_API_URL}/cube/v1/sandboxes/${id}/timeline`, { headers })).json()
   ok(timeline.some((e) => e.trace?.includes(trace)), 'in the timeline')
   await Sandbox.kill(id)
