@@ -4,6 +4,7 @@ import http.client
 import os
 import sys
 import time
+import traceback
 
 PORT, DIR, SIZES = int(sys.argv[1]), sys.argv[2], [int(x) for x in sys.argv[3:]]
 SUITE = os.environ.get("SUITE", "guest large")
@@ -53,4 +54,5 @@ for size in SIZES:
             how = there_and_back(size, chunks)
             print(f"PASS {SUITE}: {name}: {how}" if size > 1 << 27 else f"PASS {SUITE}: {name}", flush=True)
         except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
-            print(f"FAIL {SUITE}: {name}: {type(e).__name__}: {e}".replace("\n", " "), flush=True)
+            at = traceback.extract_tb(e.__traceback__)[-1]
+            print(f"FAIL {SUITE}: {name}: {type(e).__name__}: {e} at {at.lineno}: {at.line}".replace("\n", " ")[:700], flush=True)

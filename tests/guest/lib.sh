@@ -10,9 +10,9 @@ guest_finish() {
 }
 trap guest_finish EXIT
 
-# wait_for FILE: until it is not empty (10 s).
+# wait_for FILE: until it is not empty (60 s).
 guest_wait() {
-    for _ in $(seq 500); do
+    for _ in $(seq 3000); do
         [ -s "$1" ] && return 0
         sleep 0.02
     done

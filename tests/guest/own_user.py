@@ -5,6 +5,7 @@ import json
 import os
 import struct
 import sys
+import traceback
 
 PORT, UID = int(sys.argv[1]), sys.argv[2]
 SUITE = os.environ.get("SUITE", "guest own user")
@@ -52,4 +53,5 @@ for title, fn in (("processes", processes), ("files", files)):
         fn()
         print(f"PASS {SUITE}: {title}", flush=True)
     except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
-        print(f"FAIL {SUITE}: {title}: {type(e).__name__}: {e}".replace("\n", " "), flush=True)
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        print(f"FAIL {SUITE}: {title}: {type(e).__name__}: {e} at {at.lineno}: {at.line}".replace("\n", " ")[:700], flush=True)

@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 import time
+import traceback
 import urllib.parse
 
 PORT = int(sys.argv[1])
@@ -112,4 +113,5 @@ for title, fn in (("variables, default user and directory by /init", variables),
         fn()
         print(f"PASS {SUITE}: {title}", flush=True)
     except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
-        print(f"FAIL {SUITE}: {title}: {type(e).__name__}: {e}".replace("\n", " "), flush=True)
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        print(f"FAIL {SUITE}: {title}: {type(e).__name__}: {e} at {at.lineno}: {at.line}".replace("\n", " ")[:700], flush=True)

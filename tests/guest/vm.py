@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 import time
+import traceback
 
 import ctl
 
@@ -18,7 +19,8 @@ def report(name, fn):
         fn()
         print(f"PASS {SUITE}: {name}", flush=True)
     except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
-        print(f"FAIL {SUITE}: {name}: {type(e).__name__}: {e}".replace("\n", " "), flush=True)
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        print(f"FAIL {SUITE}: {name}: {type(e).__name__}: {e} at {at.lineno}: {at.line}".replace("\n", " ")[:700], flush=True)
 
 
 class Guest(http.client.HTTPConnection):
@@ -91,9 +93,10 @@ def identity():
     before = c.hello()
     out = c.set_identity(sandbox="iabc", gen=7, token=TOKEN, envs={"FROM": "init"}, user="user", workdir="/home/user", network=False)
     assert [out.get(i, [0])[0] for i in (1, 2, 3, 4, 5, 6, 7)] == [1, 1, 1, 1, 1, 7, 1], out
+    least = time.time()
     code, _, text, _ = c.exec(["/bin/sh", "-c", "hostname; cat /etc/machine-id /run/cube/generation; date +%s; getent hosts iabc || true"])
     lines = text.decode().split("\n")
-    assert code == 0 and lines[:3] == ["iabc", bytes(range(16)).hex(), "7"] and abs(int(lines[3]) - time.time()) < 2, lines
+    assert code == 0 and lines[:3] == ["iabc", bytes(range(16)).hex(), "7"] and least - 2 < int(lines[3]) < time.time() + 2, lines
     after = c.hello()
     assert 4 not in before and after.get(4) == [1]
     # A boot id of its own, the same again for the same sandbox (a resume), another one for another (a clone).
@@ -188,12 +191,12 @@ def envd_restart():
     taker = "import socket\nwhile 1:\n try:\n  s = socket.socket(socket.AF_VSOCK); s.bind((0xffffffff, 49983)); open('/tmp/taken', 'w'); break\n except OSError: s.close()"
     r5, pid5, g5 = start("python3", ["-c", taker])
     c.exec(["/bin/sh", "-c", "kill -9 $(pidof cube-envd)"])
-    end = time.time() + 10
+    end = time.time() + 60
     while c.health().get(5, [0])[0] == restarts or not c.health().get(1):
         assert time.time() < end, "not restarted"
         time.sleep(0.02)
     # The identity is back before anybody is served, and the processes are still there with their pipes.
-    end = time.time() + 5
+    end = time.time() + 60
     while True:
         try:
             assert http_call("GET", "/envs", token=False)[0] == 401
@@ -232,7 +235,7 @@ def events():
     http_call("POST", "/files?path=/home/user/ev.txt&username=user", b"hello", {"Content-Type": "application/octet-stream"})
     http_call("GET", "/files?path=/home/user/ev.txt&username=user")
     c.health()
-    end, kinds = time.time() + 5, {}
+    end, kinds = time.time() + 30, {}
     while not {"process_start", "process_exit", "file_write", "file_read"} <= kinds.keys():
         assert time.time() < end, kinds.keys()
         for e in c.events or [c.recv()]:
@@ -442,7 +445,7 @@ def metrics():
 def shutdown():
     c.send(10)
     c.recv()
-    end = time.time() + 10
+    end = time.time() + 60
     try:
         while time.time() < end:
             c.recv()

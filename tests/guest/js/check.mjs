@@ -21,6 +21,12 @@ export async function throws(promise, name) {
   throw new Error(`did not throw ${name}`)
 }
 
+// Where in a suite it was thrown: what the line of a failure says beside the reason.
+function place(e) {
+  const line = String(e.stack).split('\n').find((l) => /mjs:\d+/.test(l) && !/check\.mjs|node_modules/.test(l))
+  return line ? `at ${/[^/]*mjs:\d+/.exec(line)[0]}` : ''
+}
+
 export async function run(suite) {
   const only = process.env.ONLY
   for (const [name, fn] of tests) {
@@ -31,7 +37,7 @@ export async function run(suite) {
       await Promise.race([fn(), limit])
       console.log(`PASS ${suite}: ${name}`)
     } catch (e) {
-      console.log(`FAIL ${suite}: ${name}: ${String(e.message ?? e).replaceAll('\n', ' ')}`)
+      console.log(`FAIL ${suite}: ${name}: ${String(e.message ?? e).replaceAll('\n', ' ').slice(0, 600)} ${place(e)}`)
       if (process.env.VERBOSE) console.log(e.stack)
     }
     clearTimeout(timer)

@@ -15,7 +15,7 @@ const later = (ms) => new Promise((r) => setTimeout(r, ms))
 let pid
 
 async function until(find, what) {
-  const end = Date.now() + 10000
+  const end = Date.now() + 30000
   for (;;) {
     const found = (await v2()).find(find)
     if (found) return found
@@ -58,7 +58,7 @@ test('processes and files are in the log of a running sandbox', async () => {
 
 test('cube sandbox logs -f shows them as they come', async () => {
   await sbx.commands.run('echo marker-2')
-  const end = Date.now() + 15000
+  const end = Date.now() + 30000
   while (!followed.includes('marker-1') || !followed.includes('marker-2')) {
     ok(Date.now() < end, `followed: ${followed.slice(-400)}`)
     await later(50)

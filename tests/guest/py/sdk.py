@@ -160,7 +160,7 @@ class Async:
 
         stream = self.s.commands.stream_input(h.pid)
         await stream.send("first\n")
-        await asyncio.wait_for(got.wait(), 5)  # the echo comes back while the request is still open
+        await asyncio.wait_for(got.wait(), 30)  # the echo comes back while the request is still open
         await stream.send(b"second\n")
         await stream.close()
         await self.s.commands.send_stdin(h.pid, "third\n")
@@ -174,7 +174,7 @@ class Async:
         w = await self.s.files.watch_dir(DIR, on_event=lambda e: seen.append((e.name, e.type.value)), recursive=True, timeout=0)
         await self.s.files.write(f"{DIR}/f", "x" * 100000)
         equal(len(await self.s.files.read(f"{DIR}/f")), 100000)
-        end = time.time() + 5
+        end = time.time() + 30
         while ("f", "create") not in seen:
             assert time.time() < end, seen
             await asyncio.sleep(0.01)
