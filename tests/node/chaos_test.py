@@ -118,7 +118,7 @@ def nothing_is_left(s):
 
     def left():
         return {x for x in s.census() if not x.startswith("state/store/snap/c")}
-    wait_for(lambda: f"an empty census, but {sorted(left())}", lambda: not left(), 20)
+    wait_for(lambda: f"an empty census, but {sorted(left())}", lambda: not left(), 60)
     assert not s.vmms()
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "guest"))
 from ctl import field, parse  # noqa: E402
@@ -35,7 +36,7 @@ class Jailer:
         log = open(self.dir / "log", "ab")
         set_limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, self.limit)) if self.limit else None
         self.process = subprocess.Popen(self.args, stdout=log, stderr=log, preexec_fn=set_limit)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while True:
             assert self.process.poll() is None, (self.dir / "log").read_text()
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,7 +119,8 @@ def main():
             print(f"PASS {test.__name__}", flush=True)
         except (AssertionError, OSError, subprocess.SubprocessError) as e:
             failed = 1
-            print(f"FAIL {test.__name__}: {e}", flush=True)
+            at = traceback.extract_tb(e.__traceback__)[-1]
+            print(f"FAIL {test.__name__}: {type(e).__name__}: {e} at {at.lineno}: {at.line}".replace("\n", " ")[:700], flush=True)
     return failed
 
 

@@ -152,7 +152,7 @@ def two_nodes_share_a_host(s):
         assert other.sh(theirs, 1, "hostname") == theirs
         other.ok("kill", theirs, 1)
         other.stop_node()
-        wait_for(lambda: f"the other node's census to be empty: {sorted(other.census())}", lambda: not other.census(), 20)
+        wait_for(lambda: f"the other node's census to be empty: {sorted(other.census())}", lambda: not other.census(), 60)
         assert s.sh(mine, 1, "hostname") == mine
         s.ok("kill", mine, 1)
     finally:
@@ -165,10 +165,10 @@ def ready_sandboxes_are_handed_out_once(s):
     s.write_config()
     s.start_node()
     s.ok("start", "i0ready0000000000000z", 1)  # the first demand
-    wait_for("ready sandboxes", lambda: s.metric("cube_node_pool_ready") >= 1, 30)
     seen = set()
     for n in range(4):
         i = f"i0ready000000000000{n:02d}"
+        wait_for("a ready one, which is made beside", lambda: s.metric("cube_node_pool_ready") >= 1, 60)
         out = s.ok("start", i, 1)
         assert all(f"{fact}=1" in out for fact in ("clock", "random", "identity", "network", "tokens", "from_pool")), out
         seen.add(s.sh(i, 1, "hostname; cat /etc/machine-id; head -c 8 /dev/urandom | od -An -tx1"))

@@ -30,7 +30,7 @@ def nothing_left(s):
         dirs = [x for x in left if x.startswith(("run/sb", "state/store/tmp", "state/store/snap"))]
         rest = [x for x in left if x.startswith(("tap", "run/warm", "run/vmm", "state/store/vm"))]
         return len(vmms) == pool and not dirs and len(rest) == 4 * pool
-    wait_for(lambda: f"only the pool is left, but {sorted(s.census())}", settled, 20)
+    wait_for(lambda: f"only the pool is left, but {sorted(s.census())}", settled, 60)
 
 
 def receipt_states_every_fact(s):
@@ -40,7 +40,8 @@ def receipt_states_every_fact(s):
         assert f"{fact}=1" in out, out
     assert s.sh(i, 1, "hostname") == i
     assert s.sh(i, 1, "cat /run/cube/generation") == "1"
-    assert abs(int(s.sh(i, 1, "date +%s")) - time.time()) < 3
+    least, clock = time.time(), int(s.sh(i, 1, "date +%s"))
+    assert least - 3 < clock < time.time() + 3, (least, clock)
     assert s.state(i) == "RUNNING"
     assert s.ok("kill", i, 1) == "killed existed=1"
     assert s.state(i) == "KILLED"
@@ -272,7 +273,7 @@ def guest_ends_by_itself(s):
         for name, pid in vmm_before.items():
             if not (s.dir / "run/warm" / name).exists():
                 os.kill(pid, signal.SIGKILL)
-    wait_for("it being over", lambda: s.state(i) in ("FAILED", "KILLED"), 20)
+    wait_for("it being over", lambda: s.state(i) in ("FAILED", "KILLED"), 60)
     s.ok("kill", i, 1)
     nothing_left(s)
 
@@ -297,7 +298,7 @@ def a_directory_that_is_used_again_is_empty(s):
             return inode in [(d / "layer").stat().st_ino for d in dirs] and all(map(empty, dirs))
         except OSError:
             return False
-    wait_for("the directory being kept, and all of them empty", kept, 10)
+    wait_for("the directory being kept, and all of them empty", kept, 60)
 
 
 def only_vmm(s):
@@ -364,7 +365,7 @@ def the_deadline_is_kept_without_a_master(s):
              s.metric('cube_node_pauses_total{ok="true"}') > pauses, 60)
     assert (s.state(killed), s.state(paused)) == ("KILLED", "PAUSED")
     extended = new_id()
-    s.ok("--remaining", 2000, "start", extended, 1)
+    s.ok("--remaining", 20000, "start", extended, 1)
     s.ok("--remaining", 600000, "update", extended, 1)
     s.ok("--restore", "start", paused, 2)
     s.ok("kill", paused, 2)
@@ -376,7 +377,7 @@ def the_deadline_is_kept_without_a_master(s):
 def logs_and_metrics(s):
     i = new_id()
     s.ok("start", i, 1)
-    point = wait_for("a metric point", lambda: s.ok("metrics", i).splitlines(), 20)[-1]
+    point = wait_for("a metric point", lambda: s.ok("metrics", i).splitlines(), 60)[-1]
     assert re.search(r"cpus=1 cpu=[\d.]+ mem=\d+/\d{9} disk=\d+/\d{10}", point), point
     s.ctl("logs", i)
     s.ok("kill", i, 1)

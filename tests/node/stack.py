@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 ROOT = pathlib.Path(os.environ.get("CUBE_ROOT", pathlib.Path(__file__).resolve().parents[2]))
 BUILD = pathlib.Path(os.environ.get("CUBE_BUILD_DIR", ROOT / "build"))
@@ -104,14 +105,14 @@ class Stack:
     def start_jailer(self):
         log = open(self.dir / "jailer.log", "ab")
         self.jailer = subprocess.Popen([BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml"], stderr=log, stdout=log)
-        wait_for("the jailer's socket", (self.dir / "run/jailer.sock").exists, 10)
+        wait_for("the jailer's socket", (self.dir / "run/jailer.sock").exists, 60)
 
     def start_node(self, ready=True):
         log = open(self.dir / "node.log", "ab")
         self.node = subprocess.Popen([BUILD / "node/daemon/cube-node", "--config", self.dir / "cube.yaml", "--user",
                                       f"{NODE_UID}:{NODE_UID}"], stderr=log, stdout=log)
         if ready:
-            wait_for("the node being ready", self.is_ready, 60)
+            wait_for("the node being ready", self.is_ready, 120)
 
     def is_ready(self):
         if self.node.poll() is not None:
@@ -120,7 +121,7 @@ class Stack:
 
     def http(self, path):
         try:
-            with socket.create_connection(("127.0.0.1", self.admin), 2) as s:
+            with socket.create_connection(("127.0.0.1", self.admin), 30) as s:
                 s.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
                 got = b""
                 while True:
@@ -267,10 +268,12 @@ def run(tests, stack_factory):
             try:
                 test(stack)
                 print(f"PASS {test.__name__} ({time.monotonic() - t0:.1f} s)", flush=True)
-            except (AssertionError, subprocess.SubprocessError, OSError) as e:
+            except Exception as e:  # whatever it is: the tests behind it still say what they have to
                 failed += 1
-                print(f"FAIL {test.__name__}: {e}", flush=True)
-                print(stack.log()[-3000:])
+                why = " | ".join(str(e).splitlines())[:600]
+                print(f"FAIL {test.__name__}: {type(e).__name__}: {why}", flush=True)
+                traceback.print_exc(file=sys.stdout)
+                print(stack.log()[-3000:], flush=True)
                 stack.clear()
     finally:
         stack.down()

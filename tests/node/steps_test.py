@@ -32,7 +32,7 @@ class Killer:
         assert self.report.readline() == "attached\n", f"stepkill cannot attach to {what}"
 
     def wait(self, done):
-        wait_for("what it was killed in to be over", lambda: self.process.poll() is not None or done(), 10)
+        wait_for("what it was killed in to be over", lambda: self.process.poll() is not None or done(), 60)
 
     def end(self):
         """(number of steps, what it was killed before; None: it goes on)."""
@@ -88,7 +88,7 @@ def mounts(s):
 
 
 def settle(s):
-    wait_for(lambda: f"nothing left but the pool: {sorted(left(s))}", lambda: not left(s), 15)
+    wait_for(lambda: f"nothing left but the pool: {sorted(left(s))}", lambda: not left(s), 60)
 
 
 class Operation:
@@ -108,7 +108,7 @@ class Operation:
     def alive(self):
         """It runs with all that it had."""
         wait_for(f"{self.id} to answer", lambda: self.s.ctl("exec", self.id, self.gen, "/bin/true")[0] == 0 or
-                 self.s.state(self.id) != "RUNNING", 30)
+                 self.s.state(self.id) != "RUNNING", 60)
         assert self.s.sh(self.id, self.gen, "cat /root/f /dev/shm/f; hostname") == "\n".join([self.id] * 3), "it lost something"
 
     def resume(self):
@@ -230,7 +230,7 @@ def restart(s, who):
         s.jailer.wait()
         os.unlink(s.dir / "run/jailer.sock")
         s.start_jailer()
-        wait_for("the node finding the jailer again", s.is_ready, 10)
+        wait_for("the node finding the jailer again", s.is_ready, 60)
 
 
 def pid_of(s, who, op):
@@ -248,7 +248,7 @@ def one(s, kind, who, step):
     op = kind(s)
     op.who = who
     op.prepare()
-    wait_for("the pool to be full", lambda: len(waiting(s)) == POOL, 20)
+    wait_for("the pool to be full", lambda: len(waiting(s)) == POOL, 60)
     killer = Killer(step, pid_of(s, who, op))
     code, out = op.command()
     if who != "vmm":  # what the daemon does behind its answer counts, too
@@ -266,7 +266,7 @@ def one(s, kind, who, step):
         for process, before in files.items():
             if process in (s.node, s.jailer):
                 limit = before + (CACHED if process is s.node else POOL)  # of an adopted VM the jailer has no log
-                wait_for(lambda: f"{limit} open files, not {open_files(process.pid)}", lambda: open_files(process.pid) <= limit, 10)
+                wait_for(lambda: f"{limit} open files, not {open_files(process.pid)}", lambda: open_files(process.pid) <= limit, 60)
     except (AssertionError, subprocess.SubprocessError) as e:
         raise AssertionError(f"{kind.__name__.lower()} {who} {step} (killed before: {call}; it said {out!r}): {e}")
     return steps, call
