@@ -43,7 +43,8 @@ for script in tests/areas/*.sh; do
     fi
     while IFS= read -r line; do fails+=("$area: ${line#FAIL }"); done < <(grep '^FAIL ' "$log")
     while IFS= read -r line; do skips+=("$area: ${line#SKIP }"); done < <(grep '^SKIP ' "$log")
-    grep '^FAIL ' "$log"
+    # With what was said just before: where a line cannot hold the reason, it is there.
+    grep -B 8 -A 3 '^FAIL ' "$log" | grep -v '^PASS ' | cut -c 1-600 | tail -n 60
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     t=$(($(date +%s) - t0))
     times+=("$(printf '%-10s %4d s   %d passed, %d failed, %d skipped' "$area" "$t" "$p" "$f" "$s")")

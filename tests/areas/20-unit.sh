@@ -4,7 +4,7 @@ set -u
 cd "$CUBE_ROOT" || exit 1
 meson test -C "$CUBE_BUILD_DIR" --suite unit --no-rebuild --print-errorlogs --num-processes 2
 python3 - "$CUBE_BUILD_DIR/meson-logs/testlog.json" <<'PY'
-import json, sys
+import json, re, sys
 for line in open(sys.argv[1]):
     t = json.loads(line)
     name = t["name"].split(" / ")[-1]
@@ -13,5 +13,7 @@ for line in open(sys.argv[1]):
     elif t["result"] == "SKIP":
         print("SKIP " + name + ": the test program said so")
     else:
-        print("FAIL %s: %s, status %s" % (name, t["result"], t["returncode"]))
+        said = [l.strip() for l in (t.get("stdout") or "").splitlines() + (t.get("stderr") or "").splitlines()]
+        why = [l for l in said if re.search(r"error|ERROR|FAILED|[Aa]ssert|0x", l) and not l.startswith("[==")] or said[-3:]
+        print("FAIL %s: %s, status %s: %s" % (name, t["result"], t["returncode"], " | ".join(why[:6])[:600]))
 PY

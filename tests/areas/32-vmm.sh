@@ -3,13 +3,16 @@
 set -u
 cd "$CUBE_ROOT" || exit 1
 build=$CUBE_BUILD_DIR
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
 for name in snapshot jailer net soak; do
     test=$build/tests/vmm/test-vmm-$name
     [ -x "$test" ] || { echo "FAIL vmm-$name: not built"; continue; }
-    timeout 240 "$test" "$build/node/vmm/cube-vmm" "$build/node/jailer/cube-jailer" "$build/tests/vmm/vmm-test-init"
-    case $? in
+    timeout 240 "$test" "$build/node/vmm/cube-vmm" "$build/node/jailer/cube-jailer" "$build/tests/vmm/vmm-test-init" 2>&1 | tee "$out"
+    status=${PIPESTATUS[0]}
+    case $status in
     0) echo "PASS vmm-$name" ;;
-    77) echo "SKIP vmm-$name: see the line above" ;;
-    *) echo "FAIL vmm-$name: see the log" ;;
+    77) echo "SKIP vmm-$name: $(tail -n 1 "$out")" ;;
+    *) echo "FAIL vmm-$name: status $status: $(tail -n 3 "$out" | tr '\n' '|' | cut -c 1-600)" ;;
     esac
 done

@@ -25,7 +25,7 @@ PY
     # shellcheck disable=SC2046
     meson test -C "$build" --no-rebuild --num-processes 2 --timeout-multiplier 5 $(cut -d' ' -f1 "$build/tests.txt") >/dev/null
     python3 - "$build/meson-logs/testlog.json" "$1" <<'PY'
-import json, sys
+import json, re, sys
 for line in open(sys.argv[1]):
     t = json.loads(line)
     name = t["name"].split(" / ")[-1]
@@ -34,8 +34,10 @@ for line in open(sys.argv[1]):
     elif t["result"] == "SKIP":
         print("SKIP %s: %s: the test program said so" % (sys.argv[2], name))
     else:
-        print((t.get("stdout", "") + t.get("stderr", ""))[-6000:])
-        print("FAIL %s: %s: %s, status %s" % (sys.argv[2], name, t["result"], t["returncode"]))
+        said = (t.get("stdout") or "") + (t.get("stderr") or "")
+        why = [l.strip() for l in said.splitlines() if re.search(r"Sanitizer|runtime error|error:|FAILED|#[0-3] ", l)]
+        print(said[-6000:])
+        print("FAIL %s: %s: %s, status %s: %s" % (sys.argv[2], name, t["result"], t["returncode"], " | ".join(why[:6])[:600]))
 PY
 }
 
