@@ -1,5 +1,5 @@
 # Builds everything with warnings as errors; checks formatting and shell scripts.
-# limit: 900 s
+# limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 if out=$(./cube build 2>&1); then echo "PASS build"; else

@@ -1,5 +1,5 @@
 # Every suite of the guest through the real ingress: a cluster, sandboxes of its template, the SDKs and the Connect client.
-# limit: 900 s
+# limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 . tests/guest/lib.sh
@@ -22,5 +22,5 @@ if ! ./cube up "${options[@]}" > "$guest_work/up.log" 2>&1; then
 fi
 eval "$(./cube env --state "$CUBE_STATE_DIR")"
 TEMPLATE=base guest_suites proxy user
-TEMPLATE=base CUBE=$CUBE_BUILD_DIR/cli/cube SUITE="guest logs" timeout 120 node "$guest_work/js/logs.mjs" || echo "FAIL guest logs: ended with status $?"
+TEMPLATE=base CUBE=$CUBE_BUILD_DIR/cli/cube SUITE="guest logs" timeout 360 node "$guest_work/js/logs.mjs" || echo "FAIL guest logs: ended with status $?"
 exit 0

@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 840 s. cube-node with real jailer, VMMs and guests: starts, pauses, snapshots, damage, kill -9, deadlines, chaos, a soak (LONG=1: half an hour).
+# limit: 1500 s. cube-node with real jailer, VMMs and guests: starts, pauses, snapshots, damage, kill -9, deadlines, chaos, a soak (LONG=1: half an hour).
 set -u
 cd "$CUBE_ROOT" || exit 1
 status=0

@@ -1,6 +1,6 @@
 # The control plane with real Redis, masters, lifecycles and simulated nodes, over gRPC from @grpc/grpc-js; beside it a million random
 # proposals of several committers through the real script, against a model.
-# limit: 800 s
+# limit: 900 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 CUBE_NODE_MODULES=$(tests/lib/node_modules.sh tests/control | tail -n 1)/node_modules
@@ -12,7 +12,7 @@ nice -n 5 "$CUBE_BUILD_DIR/tests/control/control-property" "${CUBE_PROPERTY_EVEN
 property=$!
 for suite in tests/control/*.mjs; do
     case $suite in */harness.mjs) continue ;; esac
-    timeout 300 node "$suite" || echo "FAIL control: ${suite##*/} ended with status $?"
+    timeout 900 node "$suite" || echo "FAIL control: ${suite##*/} ended with status $?"
 done
 wait "$property" || echo "FAIL control: the property test ended with status $?"
 cat "$out"

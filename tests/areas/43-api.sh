@@ -1,5 +1,5 @@
 # cube-api with real masters, Redis and simulated nodes: endpoints, the wire, the commands for people, and the unmodified SDKs and CLI.
-# limit: 600 s
+# limit: 1200 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 CUBE_NODE_MODULES=$(tests/lib/node_modules.sh tests/api/js | tail -n 1)

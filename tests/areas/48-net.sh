@@ -1,5 +1,5 @@
 # CubeVS in namespaces: attacks, traffic, policy, limits, replacement of the programs under load.
-# limit: 560 s
+# limit: 1200 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 tests/net/attacks.sh

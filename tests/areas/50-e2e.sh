@@ -1,5 +1,5 @@
 # A whole cluster on free ports: `cube up`, the unmodified SDK, wrong input, kill -9 of each daemon, `cube down`, census.
-# limit: 900 s
+# limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 command -v node >/dev/null || { echo "SKIP e2e: no node (the SDK wants 20.18 or later)"; exit 0; }

@@ -1,5 +1,5 @@
 # Two real nodes on one machine under one master, with real VMs: placement, cordon, drain, loss, return and removal of a node.
-# limit: 420 s
+# limit: 900 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 command -v setpriv >/dev/null || { echo "SKIP nodes: no setpriv"; exit 0; }

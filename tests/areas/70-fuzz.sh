@@ -1,5 +1,5 @@
 # Every libFuzzer target for a few seconds on its corpus (tests/fuzz/PART/corpus/NAME for target fuzz-PART-NAME).
-# limit: 300 s
+# limit: 900 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 build=${CUBE_FUZZ_DIR:-$CUBE_ROOT/build-fuzz}
@@ -20,7 +20,7 @@ for target in $targets; do
     corpus=tests/fuzz/$part/corpus/${name#fuzz-"$part"-}
     mkdir -p "$work/$name"
     [ -d "$corpus" ] || { echo "FAIL fuzz: $name has no corpus $corpus"; continue; }
-    if timeout 60 "$build/$target" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=1024 -artifact_prefix="$work/$name-" \
+    if timeout 180 "$build/$target" -max_total_time="$seconds" -timeout=25 -rss_limit_mb=1024 -artifact_prefix="$work/$name-" \
         -print_final_stats=1 "$work/$name" "$corpus" >"$work/log" 2>&1; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log")
         echo "PASS fuzz: $name (${runs:-?} inputs)"

@@ -1,5 +1,5 @@
 # Unit tests and cube-envd under AddressSanitizer + UndefinedBehaviorSanitizer, and those of lib (threads, posts, resolver) under ThreadSanitizer.
-# limit: 900 s
+# limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 . tests/lib/sanitized.sh
@@ -51,7 +51,7 @@ if ! nice -n 5 ninja -C "$CUBE_ROOT/build-asan" guest/envd/cube-envd > /dev/null
     echo "FAIL guest asan: envd is not built or does not start"
     exit 0
 fi
-SANITIZED=1 SUITE="guest asan" timeout 300 python3 tests/guest/hostile.py "$guest_port" "$guest_alone_pid" || echo "FAIL guest asan: ended with status $?"
+SANITIZED=1 SUITE="guest asan" timeout 900 python3 tests/guest/hostile.py "$guest_port" "$guest_alone_pid" || echo "FAIL guest asan: ended with status $?"
 if kill -0 "$guest_alone_pid" && ! grep -q 'ERROR: \|runtime error' "$guest_work/alone.log"; then echo "PASS guest asan: no report"; else
     tail -n 60 "$guest_work/alone.log"
     echo "FAIL guest asan: the daemon's log holds a report, or it is gone"

@@ -1,5 +1,5 @@
 # cube-api under AddressSanitizer + UndefinedBehaviorSanitizer, and with four threads under ThreadSanitizer, through its black-box tests.
-# limit: 900 s
+# limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 . tests/lib/sanitized.sh

@@ -1,7 +1,7 @@
 # cube-master and cube-lifecycle under AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer, through their black-box tests, and
 # with cube-api against the hostile client.
 # Both run one loop whose fibers ThreadSanitizer is told of; the one other thread resolves host names, so Redis has a name here, not a number.
-# limit: 600 s
+# limit: 1200 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 . tests/lib/sanitized.sh
@@ -19,9 +19,9 @@ run() {
     shift 3
     export CUBE_MASTER_PROGRAM=$build/master/cube-master CUBE_LIFECYCLE_PROGRAM=$build/lifecycle/cube-lifecycle
     for suite in "$@"; do
-        CUBE_TEST_AREA=$kind timeout 200 node "tests/control/$suite.mjs" || echo "FAIL $kind: $suite.mjs ended with status $?"
+        CUBE_TEST_AREA=$kind timeout 600 node "tests/control/$suite.mjs" || echo "FAIL $kind: $suite.mjs ended with status $?"
     done
-    CUBE_API_PROGRAM=$build/api/cube-api timeout 200 node tests/api/hostile.mjs | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"
+    CUBE_API_PROGRAM=$build/api/cube-api timeout 600 node tests/api/hostile.mjs | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"
 }
 
 # One thread: what libh2o keeps per thread is lost with a thread that ends, which only looks like a leak.

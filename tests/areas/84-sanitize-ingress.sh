@@ -1,5 +1,5 @@
 # The ingress under AddressSanitizer + UndefinedBehaviorSanitizer (every suite but the SDKs' and h2spec) and, with four workers, under ThreadSanitizer.
-# limit: 900 s
+# limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 . tests/lib/sanitized.sh
@@ -14,7 +14,7 @@ run() {
     sanitized_setup "ingress $kind" "$build" "$2" "$3" && sanitized_build "ingress $kind" "$build" $programs || return
     shift 3
     for suite in "$@"; do
-        CUBE_BUILD=$build CUBE_CHURN_SECONDS=8 CUBE_CHURN_EVENTS=30000 timeout 240 python3 -u "tests/ingress/test_$suite.py" | sed "s/^\(PASS\|FAIL\|SKIP\) ingress/\1 $kind ingress/"
+        CUBE_BUILD=$build CUBE_CHURN_SECONDS=8 CUBE_CHURN_EVENTS=30000 timeout 720 python3 -u "tests/ingress/test_$suite.py" | sed "s/^\(PASS\|FAIL\|SKIP\) ingress/\1 $kind ingress/"
         status=${PIPESTATUS[0]}
         [ "$status" -le 1 ] || echo "FAIL $kind ingress: $suite ended with status $status"
     done

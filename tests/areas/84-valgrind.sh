@@ -1,5 +1,5 @@
 # cube-envd under valgrind: bad input, processes and files, no error and nothing lost. LONG=1: all of the SDK suite, too.
-# limit: 900 s
+# limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
 . tests/guest/lib.sh
@@ -12,7 +12,7 @@ exec valgrind --log-file=$log.%p --leak-check=full --show-leak-kinds=definite --
 END
 chmod +x "$guest_work/envd"
 guest_alone "$guest_work/envd" || { echo "FAIL valgrind: envd does not start"; cat "$guest_work/alone.log"; exit 0; }
-NO_OPENAT2=1 SANITIZED=1 SUITE="guest valgrind" timeout 600 python3 tests/guest/hostile.py "$guest_port" "$guest_alone_pid" || echo "FAIL valgrind: bad input ended with $?"
+NO_OPENAT2=1 SANITIZED=1 SUITE="guest valgrind" timeout 1800 python3 tests/guest/hostile.py "$guest_port" "$guest_alone_pid" || echo "FAIL valgrind: bad input ended with $?"
 [ -z "${LONG:-}" ] || guest_suites valgrind root
 kill "$guest_alone_pid"
 wait "$guest_alone_pid"

@@ -78,8 +78,8 @@ guest_suites() {
         export E2B_SANDBOX_URL=http://127.0.0.1:$guest_port BASE_URL=http://127.0.0.1:$guest_port E2B_DEBUG=true E2B_API_KEY=e2b_00
     fi
     export DESCRIPTORS=$guest_work/descriptors GUEST_USER=$user WORK_DIR=/tmp/cube-guest-files-$$
-    SDK=e2b SUITE="guest $name: js 2.51.0" timeout 240 node "$guest_work/js/sdk.mjs" || echo "FAIL guest $name: js 2.51.0 ended with status $?"
-    SDK=e2b-2-49 SUITE="guest $name: js 2.49.0" timeout 240 node "$guest_work/js/sdk.mjs" || echo "FAIL guest $name: js 2.49.0 ended with status $?"
-    SUITE="guest $name: connect" timeout 240 node "$guest_work/js/connect.mjs" || echo "FAIL guest $name: connect ended with status $?"
-    SUITE="guest $name: python 2.63.0" timeout 240 "$python" "$CUBE_ROOT/tests/guest/py/sdk.py" || echo "FAIL guest $name: python ended with status $?"
+    SDK=e2b SUITE="guest $name: js 2.51.0" timeout 720 node "$guest_work/js/sdk.mjs" || echo "FAIL guest $name: js 2.51.0 ended with status $?"
+    SDK=e2b-2-49 SUITE="guest $name: js 2.49.0" timeout 720 node "$guest_work/js/sdk.mjs" || echo "FAIL guest $name: js 2.49.0 ended with status $?"
+    SUITE="guest $name: connect" timeout 720 node "$guest_work/js/connect.mjs" || echo "FAIL guest $name: connect ended with status $?"
+    SUITE="guest $name: python 2.63.0" timeout 720 "$python" "$CUBE_ROOT/tests/guest/py/sdk.py" || echo "FAIL guest $name: python ended with status $?"
 }

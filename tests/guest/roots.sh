@@ -59,7 +59,7 @@ cp --sparse=always "$(guest/base/build.sh | tail -n 1)" "$guest_work/debian.ext4
 try() { # try NAME EXTRA_CMDLINE PYTHON: boots and runs a snippet with `c` (control) and `envd(cmd, args)`
     local name=$1 cmdline=$2
     guest_vm "$name" "$guest_work/$name.ext4" --cmdline "root=/dev/vdb rootfstype=erofs ro init=/cube-init $cmdline"
-    if PYTHONPATH=tests/guest GUEST_CTL=$guest_ctl GUEST_IN=$guest_in timeout 60 python3 tests/guest/roots.py "$3" 2> "$guest_work/$name.err"; then
+    if PYTHONPATH=tests/guest GUEST_CTL=$guest_ctl GUEST_IN=$guest_in timeout 180 python3 tests/guest/roots.py "$3" 2> "$guest_work/$name.err"; then
         echo "PASS guest roots: $name"
     else
         echo "FAIL guest roots: $name: $(tail -n 1 "$guest_work/$name.err"); console: $(tail -n 2 "$guest_work/$name.log" | tr '\n' ' ')"

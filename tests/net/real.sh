@@ -52,4 +52,4 @@ export BIG_SHA256=$(sha256sum < "$work/web/big" | cut -d' ' -f1) HUNDRED_SHA256=
 modules=$(bash "$CUBE_ROOT/tests/lib/node_modules.sh" "$CUBE_ROOT/tests/guest/js" | tail -n 1)
 ln -sfn "$modules/node_modules" "$work/node_modules"
 cp "$CUBE_ROOT"/tests/e2e/check.mjs "$CUBE_ROOT"/tests/net/real.mjs "$work/"
-in_net "$node" timeout 260 node "$work/real.mjs" || { echo "FAIL net: real.mjs ended with status $?"; tail -n 5 "$work"/state/log/*.log; }
+in_net "$node" timeout 780 node "$work/real.mjs" || { echo "FAIL net: real.mjs ended with status $?"; tail -n 5 "$work"/state/log/*.log; }

@@ -32,7 +32,7 @@ export async function run(suite) {
   for (const [name, fn] of tests) {
     if (only && !name.includes(only)) continue
     let timer
-    const limit = new Promise((_, no) => { timer = setTimeout(() => no(new Error('took longer than 90 s')), 90000) })
+    const limit = new Promise((_, no) => { timer = setTimeout(() => no(new Error('took longer than 240 s')), 240000) })
     try {
       await Promise.race([fn(), limit])
       console.log(`PASS ${suite}: ${name}`)

@@ -202,7 +202,7 @@ def main():
         for fn in vars(Async).values():
             if hasattr(fn, "check_title"):
                 try:
-                    await asyncio.wait_for(fn(a), 60)
+                    await asyncio.wait_for(fn(a), 240)
                     report("async: " + fn.check_title)
                 except BaseException as e:  # noqa: BLE001
                     report("async: " + fn.check_title, e)
