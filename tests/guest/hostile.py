@@ -31,23 +31,22 @@ def rss_kib():
     return 0
 
 
-def raw(data, half_close=False, timeout=5, limit=1 << 20):
+def raw(data, half_close=False, timeout=20, limit=1 << 20):
     s = socket.create_connection(("127.0.0.1", PORT), timeout=timeout)
+    out = b""
     try:
         s.sendall(data)
         if half_close:
             s.shutdown(socket.SHUT_WR)
-        out = b""
-        while len(out) < limit:
-            part = s.recv(65536)
-            if not part:
-                break
-            out += part
-        return out
     except (ConnectionError, socket.timeout):
-        return b""
-    finally:
-        s.close()
+        pass  # refused before all of it was there: the answer may have come all the same
+    try:
+        while len(out) < limit and (part := s.recv(65536)):
+            out += part
+    except (ConnectionError, socket.timeout):
+        pass
+    s.close()
+    return out
 
 
 def request(method, path, body=b"", headers=()):

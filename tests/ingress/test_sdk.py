@@ -46,7 +46,7 @@ def ask(c, sb, python, env):
         argv = [tool("pip_env.sh", PIP), str(HERE / "sdk.py"), sb]
     else:
         argv = ["node", str(HERE / "sdk.mjs"), tool("node_modules.sh", "tests/guest/js") + "/node_modules", sb]
-    p = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150)
+    p = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
     check(p.stdout.strip().endswith("ok"), p.stdout[-1500:])
 
 
