@@ -5,10 +5,11 @@ cd "$CUBE_ROOT" || exit 1
 . tests/guest/lib.sh
 command -v valgrind > /dev/null || { echo "SKIP valgrind: not installed (Debian: valgrind)"; exit 0; }
 log=$guest_work/valgrind
+cp "$CUBE_BUILD_DIR/guest/envd/cube-envd-dynamic" "$guest_work/"
 cat > "$guest_work/envd" << END
 #!/bin/sh
 exec valgrind --log-file=$log.%p --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --trace-children=no \
-    "$CUBE_BUILD_DIR/guest/envd/cube-envd-dynamic" "\$@"
+    "$guest_work/cube-envd-dynamic" "\$@"
 END
 chmod +x "$guest_work/envd"
 guest_alone "$guest_work/envd" || { echo "FAIL valgrind: envd does not start"; cat "$guest_work/alone.log"; exit 0; }

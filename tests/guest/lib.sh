@@ -22,10 +22,12 @@ guest_wait() {
 # Starts cube-envd on a free port; sets guest_port. Login files of the person who runs the tests must not slow shells down or
 # fail them, so its /root is an empty one.
 guest_alone() {
-    local out=$guest_work/alone.port
+    local out=$guest_work/alone.port program=${1:-$CUBE_BUILD_DIR/guest/envd/cube-envd}
     : > "$out"
+    # A build may lie below /root, too.
+    case $program in "$guest_work"/*) ;; *) cp "$program" "$guest_work/" && program=$guest_work/${program##*/} ;; esac
     unshare -m sh -c 'mount -t tmpfs -o mode=700 tmpfs /root && exec "$0" "$@"' \
-        "${1:-$CUBE_BUILD_DIR/guest/envd/cube-envd}" --port 0 > "$out" 2> "$guest_work/alone.log" &
+        "$program" --port 0 > "$out" 2> "$guest_work/alone.log" &
     guest_pids+=($!)
     guest_alone_pid=$!
     guest_wait "$out" || return 1

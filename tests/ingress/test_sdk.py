@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -101,7 +102,10 @@ if __name__ == "__main__":
         (c.dir / "files").mkdir()
         c.dir.chmod(0o755)
         (c.dir / "files").chmod(0o777)
-        envd = c.spawn([BUILD / "guest/envd/cube-envd", "--port", "49983"], "envd")
+        # Its commands are login shells: with the login files of the person who runs the tests they may take a minute (a tool that waits for a lock of
+        # its own), so its /root is an empty one. The program is copied, as the build may lie there.
+        program = shutil.copy(BUILD / "guest/envd/cube-envd", c.dir)
+        envd = c.spawn(["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o mode=700 tmpfs /root && exec "$0" --port 49983', program], "envd")
         wait_for(lambda: listening(49983), why="envd")
         sb, vm = c.sandbox({49983: 49983})
         hosts = c.dir / "hosts"
