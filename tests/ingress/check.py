@@ -25,6 +25,12 @@ def check(ok, why):
         raise AssertionError(why)
 
 
+def why(e):
+    """One line: the beginning of the reason and, when it is long, its end."""
+    text = " | ".join(str(e).splitlines())
+    return text if len(text) <= 600 else text[:250] + " … " + text[-350:]
+
+
 def run(area, *args):
     only = sys.argv[1:]
     for f in tests:
@@ -41,5 +47,5 @@ def run(area, *args):
         except Exception as e:
             traceback.print_exc()
             failed.append(f.__name__)
-            print("FAIL %s: %s: %s: %s" % (area, f.__name__.replace("_", " "), type(e).__name__, " | ".join(str(e).splitlines())[:600]), flush=True)
+            print("FAIL %s: %s: %s: %s" % (area, f.__name__.replace("_", " "), type(e).__name__, why(e)), flush=True)
     return 1 if failed else 0
