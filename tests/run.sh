@@ -27,6 +27,7 @@ for script in tests/areas/*.sh; do
         case " $* " in *" $area "*) ;; *) continue ;; esac
     fi
     limit=$(sed -n 's/^# limit: \([0-9]*\) s.*/\1/p' "$script")
+    [ -z "${LONG:-}" ] || limit=$((${limit:-600} * 8)) # an hour of soak, all programs
     t0=$(date +%s)
     echo "== $area"
     log=$logs/$area.log

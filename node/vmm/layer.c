@@ -156,12 +156,13 @@ static int layer_attach(struct layer *l, const char *parent, struct err *e)
 int layer_open(struct layer *l, int base_fd, int layer_fd, uint64_t disk_bytes, const char *parent,
                struct err *e)
 {
-    struct stat st;
+    /* Not fstat: a base may be a block device. Nobody reads at the offset that this leaves. */
+    off_t base_bytes = lseek(base_fd, 0, SEEK_END);
 
     *l = (struct layer){.base_fd = base_fd, .fd = layer_fd, .disk_bytes = disk_bytes};
-    if (fstat(base_fd, &st) < 0)
-        return err_sys(e, ERR_INTERNAL, "stat of the base image");
-    l->base_bytes = (uint64_t)st.st_size;
+    if (base_bytes < 0)
+        return err_sys(e, ERR_INTERNAL, "size of the base image");
+    l->base_bytes = (uint64_t)base_bytes;
     if (disk_bytes == 0)
         l->disk_bytes = disk_bytes = l->base_bytes & ~511ull;
     if (disk_bytes < 512 || disk_bytes % 512 || disk_bytes > LAYER_DISK_MAX ||

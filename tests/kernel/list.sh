@@ -2,8 +2,9 @@
 # tests/kernel/list.sh [--full] [--soak SECONDS] [run.py options] — the guest kernel's tests on this host's kind of KVM.
 #
 # Builds what is missing (kernel, root file system) and prints PASS, FAIL or SKIP per program, with one and with two vCPUs.
-# --full takes the large programs in: a JVM, Go, chromium. --soak runs mixed load for so long, with snapshots at random moments,
-# each restored and compared; a busy machine makes it harder: --busy adds a processor hog and a disk writer per core.
+# --full takes the large programs in: a JVM, Go, chromium, whole classes of stress-ng. --soak runs mixed load for so long, with
+# snapshots at random moments, each restored and compared; a busy machine makes it harder: --busy adds a processor hog and a disk
+# writer per core.
 # Environment: CUBE_BUILD_DIR (default build/), CUBE_CACHE.
 set -euo pipefail
 
@@ -14,7 +15,7 @@ busy=
 options=()
 while [ $# -gt 0 ]; do
     case $1 in
-    --full) packages=$root/tests/kernel/packages-full.txt ;;
+    --full) packages=$root/tests/kernel/packages-full.txt options+=(--limit 600) ;;
     --busy) busy=1 ;;
     -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; exit 0 ;;
     *) options+=("$1") ;;

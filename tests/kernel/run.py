@@ -24,9 +24,9 @@ LATE = 1.0  # seconds: an answer after a restore that takes longer is reported
 failed = 0
 
 
-def report(name, status, output, seconds):
+def report(name, status, output, seconds, room=200):
     global failed
-    last = (output.strip().splitlines() or [""])[-1][:200]
+    last = (output.strip().splitlines() or [""])[-1][:room]
     if status == 0:
         print("PASS %s (%.1f s) %s" % (name, seconds, last), flush=True)
     elif status == 77:
@@ -194,6 +194,15 @@ def clocks_after_restore(options, guest, dir):
     return 0, "%.3f s in %.3f to %.3f s" % (took, least, most)
 
 
+def vectors(guest):
+    """Programs choose their code by these flags: what the processor has and the guest does not is speed lost (and `state` would test nothing)."""
+    with open("/proc/cpuinfo") as f:
+        host = f.read().split()
+    here = guest.check("cat /proc/cpuinfo").split()
+    lost = [flag for flag in ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl") if flag in host and flag not in here]
+    return len(lost) > 0, "lost: %s" % lost if lost else "avx512f: %s" % ("avx512f" in here)
+
+
 def tests(options):
     for vcpus in options.vcpus:
         label = "%dcpu" % vcpus
@@ -207,6 +216,8 @@ def tests(options):
             with guest:
                 report("%s/boot" % label, 0, guest.check("uname -r"), time.monotonic() - start)
                 report("%s/cpus" % label, int(guest.check("nproc")) != vcpus, "nproc " + guest.check("nproc"), 0)
+                if guest.kind() == "pvm":  # hardware KVM may have its reasons
+                    report("%s/vector-instructions" % label, *vectors(guest), 0)
                 programs = guest.check("bash /tools/bin/programs.sh --list").split()
                 everything = PROBES + [(p, "bash /tools/bin/programs.sh " + p) for p in programs]
                 for name, command in everything:
@@ -289,9 +300,9 @@ def soak(options):
                     raise vm.VmError("errors in the guest: " + guest.check("cat /run/errors"))
                 vm.remove(old)
             report("soak", 0, "%d cycles, %s rounds of load, 0 errors; first answer after a restore %s (of the slowest %.2f s until it was restored; "
-                   "its vCPUs ran %.2f s and waited %.2f s for a processor), late: %s; a shell script before "
-                   "the snapshot %s, after the restore %s" % (cycles, rounds, spread(answers), *max(shares)[1:], "; ".join(late) or "none",
-                                                              spread(shell["before"]), spread(shell["after"])), options.soak)
+                   "its vCPUs ran %.2f s and waited %.2f s for a processor), %d of them late; a shell script before "
+                   "the snapshot %s, after the restore %s" % (cycles, rounds, spread(answers), *max(shares)[1:], len(late),
+                                                              spread(shell["before"]), spread(shell["after"])), options.soak, room=1000)
         except (vm.VmError, OSError) as e:
             report("soak", -1, "cycle %d: %s" % (cycles, e), 0)
             print(guest.console()[-3000:])

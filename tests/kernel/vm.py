@@ -21,6 +21,23 @@ class VmError(Exception):
     pass
 
 
+class Patience:
+    """How long to wait for a guest: seconds in which this process could run. A test that was stopped (or a laptop that slept) loses a second, not its turn."""
+
+    def __init__(self, seconds):
+        self.left = seconds
+
+    def wait(self, s):
+        """Until `s` can be read: False when the patience is at its end."""
+        while self.left > 0:
+            start, step = time.monotonic(), min(1, self.left)
+            readable = select.select([s], [], [], step)[0]
+            self.left -= min(step, time.monotonic() - start)
+            if readable:
+                return True
+        return False
+
+
 def varint(n):
     out = bytearray()
     while n > 127:
@@ -125,9 +142,9 @@ class Vm:
         data = message((1, self.next_id), (op, body))
         fds = array.array("i", [f.fileno() for f in files])
         self.control.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if files else [])
-        deadline = time.monotonic() + timeout
+        patience = Patience(timeout)
         while True:
-            if not select.select([self.control], [], [], max(0, deadline - time.monotonic()))[0]:
+            if not patience.wait(self.control):
                 raise VmError("no answer from cube-vmm to request %d in %d s" % (op, timeout))
             data = self.control.recv(65536)
             if not data:
@@ -219,7 +236,7 @@ class Vm:
 
     def run(self, command, timeout=60):
         """Runs a shell command in the guest: (status, output)."""
-        deadline = time.monotonic() + timeout
+        patience = Patience(timeout)
         s = self.connect(timeout)
         data = command.encode()
         s.sendall(struct.pack("<I", len(data)) + data)
@@ -228,7 +245,8 @@ class Vm:
         def read(n):
             got = b""
             while len(got) < n:
-                s.settimeout(max(0.01, deadline - time.monotonic()))
+                if not patience.wait(s):
+                    raise VmError("%r took longer than %d s; output so far: %s" % (command, timeout, out[-2000:].decode(errors="replace")))
                 part = s.recv(n - len(got))
                 if not part:
                     raise VmError("the guest closed the connection of %r; %s" % (command, self.console()[-2000:]))
@@ -242,8 +260,6 @@ class Vm:
                 if kind == 2:
                     return struct.unpack("<i", body)[0], out.decode(errors="replace")
                 out += body
-        except socket.timeout:
-            raise VmError("%r took longer than %d s; output so far: %s" % (command, timeout, out[-2000:].decode(errors="replace")))
         finally:
             s.close()
 

@@ -1,14 +1,21 @@
-"""Runs in the emulated machine of tests/svm/run.sh: cube-vmm on kvm_amd, with one and two vCPUs."""
+"""Runs in the emulated machine of tests/svm/run.sh: cube-vmm on kvm_amd.
+
+  inside.py devices                         boot, devices, snapshot, restore, with one and two vCPUs
+  inside.py programs VCPUS MEMORY NAME...   probes and programs of tests/kernel in one guest, whose root is this machine's own
+"""
 import os
 import sys
 import time
 
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, here)
+import run  # noqa: E402
 import vm  # noqa: E402
 
 VMM, KERNEL = os.path.join(here, "cube-vmm"), os.path.join(here, "vmlinux")
-DISKS = [(os.path.join(here, "inner.ext4"), False), (os.path.join(here, "kernel-tools.erofs"), True)]
+TOOLS = (os.path.join(here, "kernel-tools.erofs"), True)
+DISKS = [(os.path.join(here, "inner.ext4"), False), TOOLS]
+PROGRAM_LIMIT = 1200  # seconds; an emulated guest is some thirty times slower than a real one
 failed = 0
 
 
@@ -53,7 +60,31 @@ def other_tsc(snap, factor, net):
     vm.fake_tsc(snap, 1 / factor)
 
 
-def main():
+def programs(vcpus, memory, names):
+    """As tests/kernel/run.py does on this host, with the disk of the emulated machine (which nobody writes) below the guest's layer."""
+    label, count = "svm/%dcpu" % vcpus, 0
+
+    def booted():
+        nonlocal count
+        count += 1
+        guest = vm.Vm(VMM, "/run/programs%d-%d" % (vcpus, count), memory, vcpus)
+        guest.boot(KERNEL, [("/dev/vda", False), TOOLS])
+        guest.check("true", PROGRAM_LIMIT)
+        return guest
+
+    guest = booted()
+    probes = dict(run.PROBES)
+    known = list(probes) + guest.check("bash /tools/bin/programs.sh --list", PROGRAM_LIMIT).split()
+    for name in known if names == ["all"] else names:
+        command = probes.get(name, "bash /tools/bin/programs.sh " + name)
+        if not run.attempt("%s/%s" % (label, name), guest, command, PROGRAM_LIMIT):
+            print(guest.console()[-3000:])
+            guest.kill()
+            guest = booted()
+    guest.kill()
+
+
+def machine():
     for vcpus in (1, 2):
         label = "%dcpu" % vcpus
         start = time.monotonic()
@@ -87,12 +118,14 @@ def main():
             for factor in (1.25, 0.8):
                 other_tsc(snap, factor, net)
         vm.remove(snap)
-    print("svm: all done", flush=True)
 
 
 print(flush=True)  # the firmware leaves its escape sequences on the line
 try:
-    main()
+    if sys.argv[1] == "devices":
+        machine()
+    else:
+        programs(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
 except Exception as e:  # the outer machine must always come to its end
     report("run", False, "%s: %s" % (type(e).__name__, e))
     for name in sorted(os.listdir("/run")):
@@ -100,4 +133,4 @@ except Exception as e:  # the outer machine must always come to its end
             path = os.path.join("/run", name, log)
             if os.path.exists(path):
                 print(path, open(path, errors="replace").read()[-1500:])
-    print("svm: all done", flush=True)
+print("svm: all done", flush=True)
