@@ -10,7 +10,7 @@ cvs attach cbt1 1 50 0 && cvs attach cbt2 2 || { echo "FAIL net: attaching"; exi
 # Everything that arrives in the world, and everything from the sandbox that the node's stack takes in, is written down.
 serve "$world" tcpdump -U -nn -Z root -i eth0 -w "$pins_root/world.pcap" not arp and not ip6
 serve "$node" tcpdump -U -nn -Z root -i svc0 -w "$pins_root/service.pcap" not arp and not ip6
-for _ in $(seq 100); do [ -s "$pins_root/world.pcap" ] && [ -s "$pins_root/service.pcap" ] && break; sleep 0.05; done
+for _ in $(seq 600); do [ -s "$pins_root/world.pcap" ] && [ -s "$pins_root/service.pcap" ] && break; sleep 0.05; done
 
 size() { stat -c %s "$pins_root/world.pcap" "$pins_root/service.pcap" | tr '\n' ' '; }
 attack() { # NAME REASON LEAST

@@ -5,7 +5,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 
 TABLE = {'www.allowed.test': ['93.184.216.34'], 'rebind.test': ['10.9.9.9'], 'mixed.test': ['93.184.216.34', '169.254.169.254'],
          'other.test': ['1.1.1.1'], 'big.test': ['93.184.%d.%d' % (n // 200, n % 200 + 1) for n in range(31)]}
@@ -67,12 +66,12 @@ def ask(server, name, how='udp', count=1):
         q = struct.pack('!HHHHHH', n + 1, 0x0100, 1, 0, 0, 0) + question(name)
         try:
             if how == 'tcp':
-                s = socket.create_connection((server, 53), 2)
+                s = socket.create_connection((server, 53), 10)
                 s.sendall(struct.pack('!H', len(q)) + q)
                 a = s.recv(struct.unpack('!H', s.recv(2, socket.MSG_WAITALL))[0], socket.MSG_WAITALL)
             else:
                 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-                s.settimeout(2)
+                s.settimeout(10)
                 s.sendto(q, (server, 53))
                 a = s.recv(4096)
             _, end = read_question(a)
@@ -88,22 +87,34 @@ def ask(server, name, how='udp', count=1):
         print(text if int(count) == 1 else '%d x %s' % (n, text))
 
 
-def dead(server, count, rate):
+def at_once(server, names):
+    """The codes of the answers to all questions, until none came for ten seconds."""
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.setblocking(False)
-    refused = 0
-    for n in range(int(count)):
-        s.sendto(struct.pack('!HHHHHH', n + 1, 0x0100, 1, 0, 0, 0) + question('n%d.dead.test' % n), (server, 53))
-        time.sleep(1 / float(rate))
-        try:
-            while True:
-                refused += s.recv(4096)[3] & 15 == 5
-        except BlockingIOError:
-            pass
-    print(refused)
+    s.settimeout(10)
+    for n, name in enumerate(names):
+        s.sendto(struct.pack('!HHHHHH', n + 1, 0x0100, 1, 0, 0, 0) + question(name), (server, 53))
+    codes = []
+    try:
+        while len(codes) < len(names):
+            codes.append(s.recv(4096)[3] & 15)
+    except TimeoutError:
+        pass
+    return codes
 
 
-if sys.argv[1] == 'dead':
+def dead(server, count):
+    print(at_once(server, ['n%d.dead.test' % n for n in range(int(count))]).count(5))
+
+
+def flood(server, name, count):
+    codes = at_once(server, [name] * int(count))
+    for code in sorted(set(codes)):
+        print('%d x %d' % (codes.count(code), code))
+
+
+if sys.argv[1] == 'flood':
+    flood(*sys.argv[2:])
+elif sys.argv[1] == 'dead':
     dead(*sys.argv[2:])
 elif sys.argv[1] == 'serve':
     serve(sys.argv[2])

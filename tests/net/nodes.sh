@@ -12,7 +12,7 @@ second() { in_ns "$node" "$vs" --pins "$pins_root/bpf/vs2" --uplink up0 "$@"; }
 
 cvs load && cvs attach cbt1 1 || { echo "FAIL net: loading and attaching"; exit 0; }
 serve "$world" python3 -m http.server 80 --directory /usr/share/common-licenses
-for _ in $(seq 100); do in_ns "$node" curl -s -o /dev/null http://93.184.216.34/BSD && break; sleep 0.05; done
+for _ in $(seq 600); do in_ns "$node" curl -s -o /dev/null http://93.184.216.34/BSD && break; sleep 0.05; done
 check "one node has the usual ports" test "$(cvs ports)" = 40000-56383
 check "a second node on the uplink finds its own" test "$(second ports)" = 57344-58367
 message=$(second --ports 50000-51000 load 2>&1)
@@ -23,7 +23,7 @@ check "a restart keeps the range" test "$(cvs ports)" = 40000-56383
 second attach cbt2 2 || echo "FAIL net: attaching to the second node"
 check "sandboxes of both reach the world" bash -c "$(declare -f get in_ns); get $guest1 93.184.216.34 && get $guest2 93.184.216.34"
 in_ns "$world" tcpdump -U -nn -Z root -i eth0 -c 2 -w "$pins_root/ports.pcap" 'udp dst port 9' 2>/dev/null & dump=$!
-for _ in $(seq 100); do [ -s "$pins_root/ports.pcap" ] && break; sleep 0.05; done
+for _ in $(seq 600); do [ -s "$pins_root/ports.pcap" ] && break; sleep 0.05; done
 for g in "$guest1" "$guest2"; do in_ns "$g" python3 -c "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('93.184.216.34', 9))"; done
 wait $dump
 ports=$(tcpdump -nn -r "$pins_root/ports.pcap" 2>/dev/null | sed -n 's/.*IP 93.184.216.1.\([0-9]*\) >.*/\1/p' | sort -n | tr '\n' ' ')
@@ -49,7 +49,7 @@ in_ns "$neighbour" ip link set lan0 up
 in_ns "$neighbour" ip link set lo up
 in_ns "$neighbour" ip route add default via 10.20.0.1
 serve "$neighbour" python3 -m http.server 80 --directory /usr/share/common-licenses
-for _ in $(seq 100); do in_ns "$node" curl -s -o /dev/null http://10.20.0.2/BSD && break; sleep 0.05; done
+for _ in $(seq 600); do in_ns "$node" curl -s -o /dev/null http://10.20.0.2/BSD && break; sleep 0.05; done
 check "the node reaches its neighbour" get "$node" 10.20.0.2
 refuse "a sandbox does not, in the private range" get "$guest1" 10.20.0.2 1
 cvs ranges deny 93.184.217.0/24

@@ -33,7 +33,7 @@ open(sys.argv[1] + '/index.html', 'w').write('<!DOCTYPE html><html><body><a href
 PY
 serve "$world" python3 -m http.server 80 --directory "$work/web"
 serve "$world" python3 "$CUBE_ROOT/tests/net/dnskit.py" serve 8.8.8.8
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     [ "$(in_ns "$node" timeout 5 python3 "$CUBE_ROOT/tests/net/dnskit.py" ask 8.8.8.8 other.test)" = "0 1.1.1.1" ] &&
         in_ns "$node" curl -s -o /dev/null http://93.184.216.34/ && break
     sleep 0.05

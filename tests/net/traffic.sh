@@ -10,7 +10,7 @@ get() { in_ns "$1" curl -sS -o /dev/null -m "${3:-20}" "http://$2/BSD" 2>/dev/nu
 
 cvs load && cvs attach cbt1 1 && cvs attach cbt2 2 || { echo "FAIL net: loading and attaching"; exit 0; }
 serve "$world" python3 -m http.server 80 --directory /usr/share/common-licenses
-for _ in $(seq 100); do in_ns "$node" curl -s -o /dev/null http://93.184.216.34/BSD && break; sleep 0.05; done
+for _ in $(seq 600); do in_ns "$node" curl -s -o /dev/null http://93.184.216.34/BSD && break; sleep 0.05; done
 
 check "TCP to the world" get "$guest1" 93.184.216.34
 check "TCP of a second sandbox with the same address" get "$guest2" 93.184.216.34
@@ -87,7 +87,7 @@ cvs attach cbt2 2 0 0 0 200000
 start=$(date +%s%N)
 in_ns "$world" sh -c "head -c 400000 /dev/zero > $pins_root/zero"
 serve "$world" python3 -m http.server 81 --directory "$pins_root"
-for _ in $(seq 100); do in_ns "$node" curl -s -o /dev/null http://93.184.216.34:81/zero && break; sleep 0.05; done
+for _ in $(seq 600); do in_ns "$node" curl -s -o /dev/null http://93.184.216.34:81/zero && break; sleep 0.05; done
 start=$(date +%s%N)
 in_ns "$guest2" curl -sS -m 60 -o /dev/null http://93.184.216.34:81/zero
 took=$((($(date +%s%N) - start) / 1000000))
@@ -108,15 +108,14 @@ while True:
     while d := c.recv(100): c.sendall(d)
 PY
 )"
-for _ in $(seq 100); do in_ns "$node" nc -z 93.184.216.34 82 && break; sleep 0.05; done
+for _ in $(seq 600); do in_ns "$node" nc -z 93.184.216.34 82 && break; sleep 0.05; done
 echo none > "$pins_root/open"
 in_ns "$guest2" timeout 60 python3 - "$pins_root/open" > "$pins_root/talk" 2>&1 <<'PY' & talk=$!
 import pathlib, socket, sys, time
 gate = pathlib.Path(sys.argv[1])
 def wait(word):
     while gate.read_text().strip() != word: time.sleep(0.02)
-s = socket.create_connection(('93.184.216.34', 82), 5)
-s.settimeout(1)
+s = socket.create_connection(('93.184.216.34', 82), 20)
 def ask():
     try:
         s.sendall(b'hello')
@@ -125,6 +124,7 @@ def ask():
         return 'silence'
 print('first', ask(), flush=True)
 wait('denied')
+s.settimeout(1)
 print('denied', ask(), flush=True)
 gate.write_text('asked')
 wait('allowed')

@@ -8,7 +8,7 @@ cvs load && cvs attach cbt1 1 && cvs attach cbt2 2 || { echo "FAIL net: loading 
 mac=$(in_ns "$node" cat /sys/class/net/up0/address)
 for g in "$guest1" "$guest2"; do serve "$g" tcpdump -U -nn -Z root -Q in -i eth0 -w "$pins_root/$g.pcap"; done
 serve "$world" tcpdump -U -nn -Z root -Q in -i eth0 -w "$pins_root/world.pcap" 'udp dst port 9'
-for _ in $(seq 100); do [ -s "$pins_root/$guest1.pcap" ] && [ -s "$pins_root/$guest2.pcap" ] && [ -s "$pins_root/world.pcap" ] && break; sleep 0.05; done
+for _ in $(seq 600); do [ -s "$pins_root/$guest1.pcap" ] && [ -s "$pins_root/$guest2.pcap" ] && [ -s "$pins_root/world.pcap" ] && break; sleep 0.05; done
 in_ns "$world" nft -f - <<'NFT'
 table ip quiet {
     chain out {
@@ -23,7 +23,7 @@ import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 4444)); s.sendto(b'x', ('93.184.216.34', 9))"; done
 seen() { tcpdump -nn -r "$pins_root/$1.pcap" 2>/dev/null; }
 nat_ports() { seen world | sed -n 's/.*IP 93.184.216.1.\([0-9]*\) >.*/\1/p'; }
-for _ in $(seq 100); do [ "$(nat_ports | wc -l)" = 2 ] && break; sleep 0.05; done
+for _ in $(seq 600); do [ "$(nat_ports | wc -l)" = 2 ] && break; sleep 0.05; done
 port=$(nat_ports | head -1)
 [ -n "$port" ] || { echo "FAIL net: the world did not see the guests' packets"; exit 0; }
 
