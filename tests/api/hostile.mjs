@@ -143,24 +143,24 @@ await test('hostile: 50 clients pause, connect, set timeouts, snapshot and kill 
 })
 
 await test('hostile: 400 half-open and half-sent connections do not slow the others', async () => {
-  const median = async () => {
-    const times = []
-    for (let i = 0; i < 50; i++) {
+  // Two instances are asked in turn, so that what else the machine does meets both: one with those connections, one without.
+  const medians = async () => {
+    const times = [[], []]
+    for (let i = 0; i < 100; i++) {
       const t = performance.now()
-      equal((await get('/v2/sandboxes')).status, 200, 'list')
-      times.push(performance.now() - t)
+      equal((await send({ method: 'GET' }, '/v2/sandboxes', undefined, {}, i % 2)).status, 200, 'list')
+      times[i % 2].push(performance.now() - t)
     }
-    return times.sort((a, b) => a - b)[25]
+    return times.map((x) => x.sort((a, b) => a - b)[25])
   }
-  const alone = await median()
   const sockets = Array.from({ length: 400 }, (_, i) => {
     const s = net.connect(c.apis[0].port, '127.0.0.1')
     s.on('error', () => {})
     s.write(['', 'G', 'GET /sandboxes HTTP/1.1\r\nX-API-Key: ', `POST /v2/sandboxes HTTP/1.1\r\nX-API-Key: ${c.apiKey}\r\nContent-Length: 1000000\r\n\r\n{"a":"`][i % 4])
     return s
   })
-  const beside = await median()
-  ok(beside < Math.max(100, 10 * alone), `the median of others' answers is ${beside} ms, alone it was ${alone} ms`)
+  const [beside, alone] = await medians()
+  ok(beside < Math.max(100, 10 * alone), `the median of others' answers is ${beside} ms, on the other instance it is ${alone} ms`)
   for (const s of sockets) s.destroy()
   const slow = net.connect(c.apis[0].port, '127.0.0.1') // asks a thousand times and reads nothing
   slow.pause()
