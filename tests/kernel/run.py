@@ -62,7 +62,8 @@ def snapshot_cycle(options, guest, dir):
     """Snapshot under load, the process killed, restored twice from the same files: both continue and agree."""
     guest.check("(while :; do sha256sum /usr/bin/python3 | cut -c1-64; done >/run/sums 2>&1 & python3 -c 'import time\nn=0\nwhile 1: n+=1; "
                 "open(\"/run/n\",\"w\").write(str(n)); time.sleep(0.01)' & disown -a) </dev/null >/dev/null 2>&1")
-    time.sleep(1)
+    # Under load means that both have begun: a first sum is there, and a first number.
+    guest.check("for i in $(seq 600); do [ -s /run/sums ] && [ -s /run/n ] && exit 0; sleep 0.1; done; exit 1", 120)
     snap = os.path.join(dir, "snap")
     before = guest.check("cat /proc/sys/kernel/random/boot_id; echo kept >/var/tmp/kept; sync")
     guest.snapshot(snap)
@@ -74,7 +75,7 @@ def snapshot_cycle(options, guest, dir):
             if clone.check("cat /proc/sys/kernel/random/boot_id; cat /var/tmp/kept") != before + "kept\n":
                 return 1, "the clone has another state"
             first = int(clone.check("cat /run/n") or 0)
-            clone.check("for i in $(seq 100); do [ \"$(cat /run/n)\" != %d ] && exit 0; sleep 0.1; done; exit 1" % first)
+            clone.check("for i in $(seq 100); do [ \"$(cat /run/n)\" != %d ] && exit 0; sleep 0.1; done; exit 1" % first, 120)
             if clone.check("sort -u /run/sums | grep -c ^................................................................$").strip() != "1":
                 return 1, "checksums differ: " + clone.check("sort /run/sums | uniq -c | tail -3")
     return 0, ""

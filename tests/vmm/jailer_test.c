@@ -48,7 +48,7 @@ static void jailer_start(void)
         execl(jailer_program, "cube-jailer", "--config", in_tmp("cube.yaml"), NULL);
         _exit(127);
     }
-    for (int i = 0; i < 500 && access(sock, F_OK) < 0; i++)
+    for (int i = 0; i < 6000 && access(sock, F_OK) < 0; i++)
         usleep(10000);
     CHECK(access(sock, F_OK) == 0);
 }
@@ -61,7 +61,7 @@ static int dial(const char *name, uid_t as)
     snprintf(a.sun_path, sizeof a.sun_path, "%s/run/%s", tmp, name);
     CHECK(seteuid(as) == 0);
     int rc = 0;
-    for (int i = 0; i < 500 && (rc = connect(s, (struct sockaddr *)&a, sizeof a)) < 0 &&
+    for (int i = 0; i < 6000 && (rc = connect(s, (struct sockaddr *)&a, sizeof a)) < 0 &&
                     (errno == ECONNREFUSED ||
                      errno == ENOENT); /* a jailer that starts: not bound yet, not listening yet */
          i++)

@@ -47,7 +47,7 @@ static int tcp_dial(void)
     int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 3000; i++) {
         if (connect(s, (void *)&a, sizeof a) == 0)
             return s;
         usleep(20000);
