@@ -269,7 +269,7 @@ void guest_end(struct guest *g)
 
 int guest_dial(struct guest *g, unsigned port, int *status)
 {
-    struct timeval limit = {20, 0};
+    struct timeval limit = {60, 0};
     struct err e = {0};
     int fd = vmm_connect_to(port ? g->w.in_listener : g->w.ctl_listener, &e);
 

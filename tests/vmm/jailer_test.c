@@ -82,7 +82,7 @@ static void send_request(int s, Request *q)
     CHECK(send(s, data, n, MSG_NOSIGNAL) == (ssize_t)n);
 }
 
-/* The next message with its descriptors; NULL after five seconds or when the connection is over. */
+/* The next message with its descriptors; NULL after a minute or when the connection is over. */
 static Reply *receive(int s, int *fds, unsigned *nfds)
 {
     static uint8_t data[1 << 20];
@@ -91,7 +91,7 @@ static Reply *receive(int s, int *fds, unsigned *nfds)
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = anc, .msg_controllen = sizeof anc};
     struct pollfd p = {s, POLLIN, 0};
 
-    if (poll(&p, 1, 5000) != 1)
+    if (poll(&p, 1, 60000) != 1)
         return NULL;
     ssize_t n = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
     if (n <= 0)
@@ -454,7 +454,7 @@ static void guest_in_jail(void)
     CHECK(done.pages > 190 * 256);
     CHECK(!strcmp(ask(fd, "check"), "good 190"));
     (void)!write(fd, "reboot\n", 7);
-    CHECK(vmm_wait_exit(&g.c, 10000) == 1 && g.c.exit && !strcmp(g.c.exit->exit->reason, "reset"));
+    CHECK(vmm_wait_exit(&g.c, 60000) == 1 && g.c.exit && !strcmp(g.c.exit->exit->reason, "reset"));
     ended_events = 0;
     Reply *r = receive(s, NULL, NULL);
     CHECK(r && r->result_case == CUBE__JAILER__V1__REPLY__RESULT_ENDED);
