@@ -247,7 +247,7 @@ static void test_rate(void **state)
     int64_t t0 = clock_mono_us();
 
     blk_free(&f.b);
-    attach(0, 1000); /* a burst of 100, then 1,000 a second */
+    attach(0, 1000);                                      /* a burst of 100, then 1,000 a second */
     while (clock_mono_us() - t0 < 100000 || passed <= 50) /* longer on a machine that does not let us run */
         if (request(VIRTIO_BLK_T_IN, 0, data, 512, 1) == VIRTIO_BLK_S_OK)
             passed++;
