@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void usage(void)
 {
@@ -19,6 +20,19 @@ static void usage(void)
          "Each node has its own gRPC port on 127.0.0.1 and its own report stream. Control lines on stdin: "
          "delay OP MS, refuse OP CODE\n"
          "[PERCENT], die ID [REASON], silence NODE, speak NODE, count. It ends when stdin ends.");
+}
+
+/* Where connections of others hold every port of the machine, which lasts a minute after their end, it tries
+ * again: a test is not told of it. */
+static int listen_somewhere(struct rpc_server *server, struct err *e)
+{
+    for (int tries = 0; rpc_server_listen(server, "127.0.0.1:0", e) < 0; tries++) {
+        if (e->code != ERR_CONFLICT || tries == 600)
+            return -1;
+        *e = (struct err){0};
+        usleep(100000);
+    }
+    return 0;
 }
 
 static int start_nodes(struct sim *s, struct err *e)
@@ -33,7 +47,7 @@ static int start_nodes(struct sim *s, struct err *e)
         snprintf(n->id, sizeof n->id, "%s-%u", s->prefix, i + 1);
         n->server = rpc_server_new(s->loop, s->creds);
         sim_serve(n);
-        if (rpc_server_listen(n->server, "127.0.0.1:0", e) < 0)
+        if (listen_somewhere(n->server, e) < 0)
             return -1;
         rpc_server_set_serving(n->server, true);
         snprintf(n->address, sizeof n->address, "127.0.0.1:%d", rpc_server_port(n->server));

@@ -36,6 +36,14 @@ export async function test(name, run) {
   }
 }
 
+// What is thrown between the tests ends the suite: the line says with what.
+process.on('uncaughtException', (error) => {
+  const text = String(error?.stack ?? error)
+  console.error(text)
+  console.log(`FAIL ${process.argv[1].split('/').at(-1)}: ${text.split('\n').slice(0, 4).join(' | ').slice(0, 600)}`)
+  process.exit(1)
+})
+
 // Waits for a condition of another process that sends no event; fails after `ms`.
 export async function until(condition, ms, what) {
   const end = Date.now() + ms

@@ -61,6 +61,8 @@ export class Control {
       await c.begin()
     } catch (error) {
       console.error(c.logs())
+      const ended = [...c.processes].filter(([, p]) => p.code !== undefined).map(([name, p]) => `${name} ended with ${p.code}: ${c.log(name).trim().split('\n').at(-1)}`)
+      console.log(`FAIL control plane of ${process.argv[1].split('/').at(-1)}: ${error.message}; ${ended.join('; ') || 'every process runs'}`.slice(0, 700))
       await c.stop()
       throw error
     }

@@ -21,6 +21,12 @@ export async function throws(promise, name) {
   throw new Error(`did not throw ${name}`)
 }
 
+// What is thrown before the tests ends the suite: the line says with what.
+process.on('uncaughtException', (e) => {
+  console.log(`FAIL ${process.env.SUITE ?? process.argv[1]}: ${String(e?.stack ?? e).split('\n').slice(0, 4).join(' | ').slice(0, 600)}`)
+  process.exit(1)
+})
+
 // Where in a suite it was thrown: what the line of a failure says beside the reason.
 function place(e) {
   const line = String(e.stack).split('\n').find((l) => /mjs:\d+/.test(l) && !/check\.mjs|node_modules/.test(l))
