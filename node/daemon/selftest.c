@@ -13,6 +13,8 @@
 #include "node/template/catalog.h"
 #include "node/template/image.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 #define FILE_NAME "selftest"
@@ -20,6 +22,7 @@
 #define PASSED_MAX 16
 #define KEY_BYTES 65
 #define WAIT_STEP_MS 10
+#define CONSOLE_BYTES (64 << 10) /* more than a guest says until the end of the probe */
 
 static struct {
     struct fiber_lock lock;
@@ -103,8 +106,12 @@ static int probe(struct node *n, struct vm *vm, const struct image *img, bool *v
     struct vm_image image;
     struct fiber_event ended = {0};
     _cleanup_close_ int layer = vm_layer_open(vm, e);
-    if (layer < 0)
+    _cleanup_close_ int console = layer < 0 ? -1 : vm_console_open(vm, e);
+    if (console < 0)
         return -1;
+    /* The probe speaks through it: on a full disk its words would be lost, and a sound host look unfit. */
+    if (fallocate(console, FALLOC_FL_KEEP_SIZE, 0, CONSOLE_BYTES) < 0 && errno != EOPNOTSUPP)
+        return err_sys(e, ERR_INTERNAL, "keeping place for the probe's words");
     image_to_vm(img, layer, &image);
     image.cmdline = IMAGE_CMDLINE " -- --probe";
     image.vcpus = VM_POOL_VCPUS;
@@ -114,7 +121,8 @@ static int probe(struct node *n, struct vm *vm, const struct image *img, bool *v
     if (rc == 0)
         rc = judge(vm, fiber_event_wait(&ended, LIMIT_MS), e);
     vm->watcher = NULL;
-    *verdict = !n->stopping && e->code != ERR_UNAVAILABLE; /* the VM process was lost, not refused */
+    /* Neither is one of the host: the VM process was lost, or the disk is full. */
+    *verdict = !n->stopping && e->code != ERR_UNAVAILABLE && e->code != ERR_STORAGE_FULL;
     return rc;
 }
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """What a node does at its limits: full and read-only disk, too many sandboxes, no memory; bursts; ready sandboxes; two nodes on one host."""
+import contextlib
+import os
 import pathlib
 import re
 import subprocess
@@ -29,33 +31,90 @@ class SmallDisk(Stack):
         super().down()
 
 
-def a_full_disk_pauses_nothing(s):
-    i = "i0full00000000000000a"
-    s.ok("start", i, 1)
-    s.sh(i, 1, "echo kept > /dev/shm/f; head -c 20000000 /dev/urandom > /dev/shm/dirty")
-    fill = s.store / "fill"
-    with open(fill, "wb") as f:
-        block, size = b"\1" * (1 << 20), 0
-        try:
+@contextlib.contextmanager
+def full(store, leave_mib):
+    """The file system of the store is full but for some MiB."""
+    fill = store / "fill"
+    block, size = b"\1" * (1 << 20), 0
+    try:
+        with open(fill, "wb", buffering=0) as f:
             while True:
-                f.write(block)
-                f.flush()
-                size += 1
-        except OSError:
-            pass
-    with open(fill, "r+b") as f:
-        f.truncate(max(0, (size - 4) << 20))
-    s.refused("storage_full", "pause", i, 1)
-    assert s.state(i) == "RUNNING"
-    assert s.sh(i, 1, "cat /dev/shm/f") == "kept"
+                try:
+                    size += f.write(block)
+                except OSError:
+                    break
+            f.truncate(max(0, size - (leave_mib << 20)))
+        yield
+    finally:
+        fill.unlink()
+
+
+@contextlib.contextmanager
+def no_new_file(store):
+    """There is room for bytes, and none for another file."""
+    subprocess.run(["mount", "-o", f"remount,nr_inodes={os.statvfs(store).f_files - os.statvfs(store).f_ffree}", store], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,nr_inodes=100k", store], check=True)
+
+
+def nothing_half(s):
     assert not list((s.store / "tmp").iterdir()), "a half artifact stayed"
-    assert not list((s.store / "snap").iterdir())
-    assert "disk of node" in s.refused("storage_full", "start", "i0full00000000000000b", 1)
-    fill.unlink()
+    assert not list((s.store / "snap").iterdir()), "a snapshot that was refused is there"
+
+
+def a_full_disk_pauses_and_snapshots_nothing(s):
+    i, child = "i0full00000000000000a", "i0full00000000000000c"
+    s.ok("start", i, 1)
+    s.sh(i, 1, "echo kept > /dev/shm/f; head -c 10000000 /dev/urandom > /dev/shm/dirty; "
+                "dd if=/dev/urandom of=/root/disk bs=1M count=60 oflag=direct 2> /dev/null")  # on the disk, and not in memory as well
+    # Full while memory is written, and while the copy of the disk is (a pause makes none).
+    for command, leave, when in (("pause", 4, "writing the memory"), ("snapshot", 4, "writing the memory"), ("snapshot", 50, "copying the disk")):
+        with full(s.store, leave):
+            said = s.refused("storage_full", command, i, 1, *(["snap-full"] if command == "snapshot" else []))
+            assert when in said, said
+            assert s.state(i) == "RUNNING"
+            assert s.sh(i, 1, "cat /dev/shm/f") == "kept"
+            nothing_half(s)
+            assert "disk of node" in s.refused("storage_full", "start", "i0full00000000000000b", 1)
+    with no_new_file(s.store):
+        for command in (["pause", i, 1], ["snapshot", i, 1, "snap-full"]):
+            s.refused("storage_full", *command)
+            assert s.state(i) == "RUNNING" and s.sh(i, 1, "cat /dev/shm/f") == "kept"
+            nothing_half(s)
+    s.ok("snapshot", i, 1, "snap-full")
+    s.ok("--snapshot", "snap-full", "start", child, 1)
+    assert s.sh(child, 1, "cat /dev/shm/f; cksum < /root/disk") == s.sh(i, 1, "cat /dev/shm/f; cksum < /root/disk")
+    s.ok("kill", child, 1)
+    assert s.ok("rm-snapshot", "snap-full") == "deleted existed=1"
     s.ok("pause", i, 1)
     s.ok("--restore", "start", i, 2)
     assert s.sh(i, 2, "cat /dev/shm/f") == "kept"
     s.ok("kill", i, 2)
+
+
+def a_full_disk_is_no_fault_of_the_host(s):
+    """A node that comes up on a full disk can make neither directories of VMs nor its self-test. It refuses starts for the disk, not for the host;
+    sandboxes that run are not touched; once there is room all is well."""
+    i, late = "i0full00000000000000d", "i0full00000000000000e"
+    s.ok("start", i, 1)
+    for shortage in (lambda: full(s.store, 0), lambda: no_new_file(s.store)):
+        s.stop_node()
+        (s.store / "selftest").unlink(missing_ok=True)
+        seen = len(s.log())
+        with shortage():
+            s.start_node(ready=False)
+            wait_for("the self-test finding no room", lambda: "No space left" in s.log()[seen:], 30)
+            wait_for("the sandbox being taken over", lambda: s.state(i) == "RUNNING", 30)
+            s.refused("storage_full", "start", late, 1)
+            assert "failed its self-test" not in s.http("/readyz") + s.log()[seen:], s.http("/readyz")
+        assert s.sh(i, 1, "hostname") == i  # not before: a tmpfs wants a block for each hole that a guest reads, and it waits
+        wait_for("room for all", lambda: s.is_ready() and s.metric("cube_node_pool_vmms") == s.keys["vmm_pool"], 30)
+        s.ok("start", late, 2)  # the refusal may have come when the first generation was used up
+        s.ok("kill", late, 2)
+        late = late[:-1] + "f"
+    s.ok("kill", i, 1)
 
 
 def a_full_disk_imports_nothing(s):
@@ -178,7 +237,7 @@ def ready_sandboxes_are_handed_out_once(s):
     s.ok("kill", "i0ready0000000000000z", 1)
 
 
-TESTS = [a_full_disk_pauses_nothing, a_full_disk_imports_nothing, a_read_only_store_pauses_nothing, too_many_are_refused,
+TESTS = [a_full_disk_pauses_and_snapshots_nothing, a_full_disk_is_no_fault_of_the_host, a_full_disk_imports_nothing, a_read_only_store_pauses_nothing, too_many_are_refused,
          memory_pressure_is_refused, a_burst_has_no_errors, two_nodes_share_a_host, ready_sandboxes_are_handed_out_once]
 
 if __name__ == "__main__":
