@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define BURST 50
+#define SNAPSHOTS 10 /* of each kind */
 
 static struct bench {
     struct node_client client, ready;
@@ -233,21 +234,50 @@ static double plain_write(size_t bytes)
     return took;
 }
 
+static void dirty(const char *id, const char *script)
+{
+    char out[256];
+    struct err e = {0};
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)script, NULL};
+    if (guest_exec(b.run_dir, id, 1, argv, "root", out, sizeof out, &e) != 0)
+        die(out, &e);
+}
+
+/* How long a guest stands still for a snapshot: its disk is copied meanwhile, where the file system cannot
+ * share it. */
+static void snapshot_bench(struct series *small, struct series *large)
+{
+    char id[SANDBOX_ID_LEN + 1], name[32];
+    struct err e = {0};
+    int64_t frozen;
+    id_sandbox(id, '0');
+    create(&b.client, id, NULL);
+    for (int i = 0; i < 2 * SNAPSHOTS; i++) {
+        if (i == SNAPSHOTS)
+            dirty(id, "dd if=/dev/urandom of=/root/disk bs=1M count=64 oflag=direct 2> /dev/null; sync");
+        snprintf(name, sizeof name, "bench-%d-%d", i, (int)getpid());
+        if (node_snapshot(&b.client, id, 1, name, &frozen, &e) < 0)
+            die("snapshot", &e);
+        series_add(i < SNAPSHOTS ? small : large, (double)frozen / 1000.0);
+    }
+    if (node_kill(&b.client, id, 1, NULL, &e) < 0)
+        die("kill", &e);
+}
+
 static void node_pause_bench(void)
 {
     struct series s[] = {{.metric = "frozen-and-written", .unit = "ms"},
                          {.metric = "durable", .unit = "ms"},
                          {.metric = "resume", .unit = "ms"},
-                         {.metric = "durable-vs-dd", .unit = "x"}};
+                         {.metric = "durable-vs-dd", .unit = "x"},
+                         {.metric = "snapshot-frozen", .unit = "ms"},
+                         {.metric = "snapshot-frozen-64-mib-more-disk", .unit = "ms"}};
     for (int i = 0; i < b.n; i++) {
-        char id[SANDBOX_ID_LEN + 1], out[256], snapshot[64];
+        char id[SANDBOX_ID_LEN + 1], snapshot[64];
         struct err e = {0};
         id_sandbox(id, '0');
         create(&b.client, id, NULL);
-        char *dirty[] = {(char *)"/bin/sh", (char *)"-c",
-                         (char *)"head -c 10485760 /dev/urandom > /dev/shm/dirty", NULL};
-        if (guest_exec(b.run_dir, id, 1, dirty, "root", out, sizeof out, &e) != 0)
-            die(out, &e);
+        dirty(id, "head -c 10485760 /dev/urandom > /dev/shm/dirty");
         int64_t frozen, durable;
         if (node_pause(&b.client, id, 1, false, &frozen, &durable, snapshot, &e) < 0)
             die("pause", &e);
@@ -264,7 +294,8 @@ static void node_pause_bench(void)
             die("kill", &e);
         fiber_sleep(60);
     }
-    report_print("node-pause", s, 4, b.json);
+    snapshot_bench(&s[4], &s[5]);
+    report_print("node-pause", s, 6, b.json);
 }
 
 static void run(void *arg)

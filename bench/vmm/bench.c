@@ -233,7 +233,8 @@ static double sync_files(void)
     return (double)(now_us() - t0) / 1000;
 }
 
-/* The files of the round before: a pause and the write beside it both begin with new ones, as in the store. */
+/* The files of the round before: a pause and the write beside it both begin with new ones, as in the store.
+ */
 static void forget_files(void)
 {
     static const char *const names[] = {"plain", "p.layer", "p.state", "p.mem"};
@@ -244,9 +245,14 @@ static void forget_files(void)
 
 static void bench_pause(unsigned n, bool json)
 {
-    struct series s[] = {{"frozen-and-written", "ms"}, {"durable", "ms"}, {"dd", "ms"},
-                         {"durable-vs-dd", "x"},       {"resume", "ms"},  {"memory", "MiB"},
-                         {"written", "ms"},            {"flush", "ms"}};
+    struct series s[] = {{"frozen-and-written", "ms"},
+                         {"durable", "ms"},
+                         {"dd", "ms"},
+                         {"durable-vs-dd", "x"},
+                         {"resume", "ms"},
+                         {"memory", "MiB"},
+                         {"written", "ms"},
+                         {"flush", "ms"}};
 
     for (unsigned i = 0; i < n; i++) {
         struct snapshot_files f = {

@@ -15,9 +15,22 @@ mkdir -m 700 "$work/home"
 export CUBE_BIN_DIR=$work/home
 finish() {
     ./cube down "${options[@]}" >/dev/null 2>&1
+    umount "$work/full" 2>/dev/null
     [ -n "${KEEP:-}" ] || rm -rf "$work"
 }
 trap finish EXIT
+
+# A disk that is full while the programs are copied: it says so, and no half program is there.
+mkdir -m 755 "$work/full" && mount -t tmpfs -o size=3m,mode=755 none "$work/full"
+said=$(./cube up --port-base "$base" --state "$work/full/state" --run "$work/full/run" 2>&1)
+[ $? -ne 0 ] && printf '%s' "$said" | grep -q 'copying .*: No space left on device' && half= || half="it said: $(printf '%s' "$said" | tail -n 1)"
+for copy in "$work/full/state/bin"/*; do
+    [ -e "$copy" ] || continue
+    program=$(find "$work/home" -name "$(basename "$copy")" -type f)
+    cmp -s "$copy" "${program:-/dev/null}" || half="$half, $copy is not a whole program"
+done
+umount "$work/full"
+[ -z "$half" ] && echo "PASS e2e: cube up on a full disk" || echo "FAIL e2e: cube up on a full disk: $half"
 
 if ./cube up "${options[@]}" 2>"$work/first.log"; then echo "PASS e2e: cube up"; else
     tail -n 15 "$CUBE_STATE_DIR"/log/*.log

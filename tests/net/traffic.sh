@@ -93,6 +93,29 @@ in_ns "$guest2" curl -sS -m 60 -o /dev/null http://93.184.216.34:81/zero
 took=$((($(date +%s%N) - start) / 1000000))
 check "400 kB at 200 kB/s take 1.3 s or more ($took ms)" test $took -ge 1300
 
+cvs attach cbt2 2 0 0 200000
+serve "$world" python3 -c "$(cat <<'PY'
+import socket
+l = socket.create_server(('93.184.216.34', 83))
+while True:
+    c, _ = l.accept()
+    while c.recv(65536): pass
+    c.sendall(b'all')
+    c.close()
+PY
+)"
+for _ in $(seq 100); do in_ns "$node" nc -z 93.184.216.34 83 && break; sleep 0.05; done
+start=$(date +%s%N)
+sent=$(in_ns "$guest2" python3 -c "
+import socket
+s = socket.create_connection(('93.184.216.34', 83), 10)
+s.settimeout(60)
+s.sendall(bytes(400000))
+s.shutdown(socket.SHUT_WR)
+print(s.recv(10).decode())")
+took=$((($(date +%s%N) - start) / 1000000))
+check "400 kB out at 200 kB/s take 1.3 s or more ($took ms)" test "$sent" = all -a $took -ge 1300
+
 cvs attach cbt2 2 0 50
 in_ns "$guest2" python3 "$CUBE_ROOT/tests/net/attacks.py" syn-flood
 check "new sessions per second have a limit" test "$(drops cbt2 2 "session rate")" -gt 15000

@@ -105,12 +105,12 @@ def a_full_disk_is_no_fault_of_the_host(s):
         seen = len(s.log())
         with shortage():
             s.start_node(ready=False)
-            wait_for("the self-test finding no room", lambda: "No space left" in s.log()[seen:], 30)
-            wait_for("the sandbox being taken over", lambda: s.state(i) == "RUNNING", 30)
+            wait_for("the self-test finding no room", lambda: "No space left" in s.log()[seen:], 60)
+            wait_for("the sandbox being taken over", lambda: s.state(i) == "RUNNING", 60)
             s.refused("storage_full", "start", late, 1)
             assert "failed its self-test" not in s.http("/readyz") + s.log()[seen:], s.http("/readyz")
         assert s.sh(i, 1, "hostname") == i  # not before: a tmpfs wants a block for each hole that a guest reads, and it waits
-        wait_for("room for all", lambda: s.is_ready() and s.metric("cube_node_pool_vmms") == s.keys["vmm_pool"], 30)
+        wait_for("room for all", lambda: s.is_ready() and s.metric("cube_node_pool_vmms") == s.keys["vmm_pool"], 60)
         s.ok("start", late, 2)  # the refusal may have come when the first generation was used up
         s.ok("kill", late, 2)
         late = late[:-1] + "f"

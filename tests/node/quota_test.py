@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A guest that takes what it can gets its quota and no more: CPU, memory, disk rate, disk size, descriptors, processes, messages. The network's rate is
-tested in tests/net, the console log's size in tests/unit/vmm (test_serial)."""
+"""A guest that takes what it can gets its quota and no more: CPU, memory, disk rate, disk size, descriptors, processes. The network's rate is
+tested in tests/net/traffic.sh, the console log's size in tests/unit/vmm (test_serial): a guest needs two minutes for a megabyte."""
 import os
 import pathlib
 import re

@@ -2,49 +2,21 @@
 """kill -9 before any step: create, pause, resume, snapshot and kill are interrupted by an end of
 cube-node, cube-jailer or cube-vmm before their Nth system call that others can see (stepkill.c). After each: the command said what is true, the
 sandbox runs with its data or is restorable, nothing half is there, and the census is the one before. By default a sample of the steps; LONG=1: every
-one. `steps_test.py pause node 17` repeats one."""
+one. `steps_test.py pause node 17` repeats one. Templates: template_steps.py."""
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from stack import BUILD, Stack, base_image, kernel, run, wait_for  # noqa: E402
+from killer import LONG, Killer, chosen_steps  # noqa: E402
+from stack import Stack, run, wait_for  # noqa: E402
+import template_steps  # noqa: E402
 
-LONG = bool(os.environ.get("LONG"))
 POOL = 1
 CACHED = 16  # files of an image that a node keeps open for the next start from it
 counter = 0
-
-
-class Killer:
-    """stepkill on one process, or on a command from its start."""
-
-    def __init__(self, step, *what, **options):
-        read, write = os.pipe()
-        self.process = subprocess.Popen([BUILD / "tests/node/stepkill", str(step), *map(str, what)], close_fds=False, **options,
-                                        preexec_fn=lambda: os.dup2(write, 3))
-        os.close(write)
-        self.report = os.fdopen(read)
-        assert self.report.readline() == "attached\n", f"stepkill cannot attach to {what}"
-
-    def wait(self, done):
-        wait_for("what it was killed in to be over", lambda: self.process.poll() is not None or done(), 60)
-
-    def end(self):
-        """(number of steps, what it was killed before; None: it goes on)."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.result()
-
-    def result(self):
-        line = self.report.readline().strip()
-        self.report.close()
-        self.process.wait()
-        found = re.match(r"killed at step (\d+): (.*)", line)
-        return (int(found[1]), found[2]) if found else (int(line.split()[1]), None)
 
 
 def waiting(s):
@@ -272,12 +244,6 @@ def one(s, kind, who, step):
     return steps, call
 
 
-def chosen_steps(total, sample):
-    if LONG or total <= sample:
-        return range(1, total + 1)
-    return sorted({1 + int((i + 0.5) * total / sample) for i in range(sample)})
-
-
 def every_step(s, kind, who, sample):
     total = one(s, kind, who, 0)[0]
     calls = []
@@ -310,6 +276,10 @@ def vmm_killed(s):
             every_step(s, kind, "vmm", by["vmm"])
 
 
+def a_making_is_killed(s):
+    template_steps.making_killed(s, settle)
+
+
 def repeated(kind, who, step):
     def repeat(s):
         print("#", one(s, {k.__name__.lower(): k for k in SAMPLES}[kind], who, int(step)))
@@ -317,5 +287,6 @@ def repeated(kind, who, step):
 
 
 if __name__ == "__main__":
-    tests = [repeated(*sys.argv[1:])] if len(sys.argv) == 4 else [node_killed, jailer_killed, vmm_killed]
+    tests = [repeated(*sys.argv[1:])] if len(sys.argv) == 4 else [
+        node_killed, jailer_killed, vmm_killed, template_steps.an_import_is_killed, a_making_is_killed]
     sys.exit(run(tests, lambda: Stack("steps", vmm_pool=POOL, max_sandboxes=40, tombstone_ms="10s")))
