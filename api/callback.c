@@ -4,13 +4,10 @@
 #include "api/callback.h"
 
 #include "api/server.h"
-#include "lib/net/jsonin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define ANSWER_MAX (64 << 10)
 
 struct callback {
     struct call *call;
@@ -21,32 +18,6 @@ struct callback {
     h2o_iovec_t out;
     int status;
 };
-
-int callback_parse(const char *url, struct callback_url *out, struct err *e)
-{
-    static const char scheme[] = "http://";
-    memset(out, 0, sizeof *out);
-    if (!*url)
-        return 0;
-    if (strncmp(url, scheme, sizeof scheme - 1) != 0)
-        return err_set(e, ERR_INVALID, "api.auth_url: must begin with http://");
-    const char *host = url + sizeof scheme - 1;
-    size_t n = strcspn(host, ":/");
-    unsigned long port = 80;
-    const char *rest = host + n;
-    if (*rest == ':') {
-        char *end;
-        port = strtoul(rest + 1, &end, 10);
-        rest = end;
-    }
-    if (n == 0 || n >= sizeof out->host || port < 1 || port > 65535 || (*rest && *rest != '/') ||
-        strlen(rest) >= sizeof out->path || strpbrk(url, " \t\r\n"))
-        return err_set(e, ERR_INVALID, "api.auth_url: must be http://host[:port]/path");
-    memcpy(out->host, host, n);
-    out->port = (uint16_t)port;
-    snprintf(out->path, sizeof out->path, "%s", *rest ? rest : "/");
-    return 0;
-}
 
 static void release(struct callback *b)
 {
@@ -60,10 +31,8 @@ static void finish(struct callback *b, const char *team, bool admin, const struc
 {
     struct call *c = b->call;
     callback_answer *answer = b->answer;
-    char id[64] = "";
-    snprintf(id, sizeof id, "%s", team ? team : "");
     release(b);
-    answer(c, team ? id : NULL, admin, e);
+    answer(c, team, admin, e);
 }
 
 static void away(struct callback *b, const char *why)
@@ -76,27 +45,10 @@ static void away(struct callback *b, const char *why)
 static void judge(struct callback *b)
 {
     struct err e = {0};
-    if (b->status == 401 || b->status == 403) {
-        err_set(&e, b->status == 401 ? ERR_UNAUTHENTICATED : ERR_FORBIDDEN,
-                "the authentication service refuses this key");
-        finish(b, NULL, false, &e);
-        return;
-    }
-    if (b->status != 200) {
-        char why[64];
-        snprintf(why, sizeof why, "it answered %d", b->status);
-        away(b, why);
-        return;
-    }
-    json_t *j = jsonin_load_object(b->body.data ? b->body.data : "", b->body.len, ANSWER_MAX, &e);
-    const char *team = NULL;
+    char team[CALLBACK_TEAM_MAX + 1];
     bool admin = false;
-    if (!j || jsonin_need_str(j, "teamID", 63, &team, &e) < 0 || jsonin_bool(j, "admin", &admin, &e) < 0 ||
-        !*team)
-        away(b, e.code ? e.msg : "it named no team");
-    else
-        finish(b, team, admin, NULL);
-    json_decref(j);
+    int rc = callback_read(b->status, b->body.data ? b->body.data : "", b->body.len, team, &admin, &e);
+    finish(b, rc == 0 ? team : NULL, admin, rc == 0 ? NULL : &e);
 }
 
 static int on_body(h2o_http1client_t *client, const char *err)
@@ -110,7 +62,7 @@ static int on_body(h2o_http1client_t *client, const char *err)
     }
     buf_append(&b->body, input->bytes, input->size);
     h2o_buffer_consume(&client->sock->input, input->size);
-    if (b->body.len > ANSWER_MAX) {
+    if (b->body.len > CALLBACK_ANSWER_MAX) {
         b->client = NULL;
         away(b, "its answer is too long");
         return -1; /* h2o closes the connection */

@@ -2,15 +2,7 @@
 #pragma once
 
 #include "api/call.h"
-
-struct callback_url {
-    char host[256]; /* "" = no service */
-    char path[512];
-    uint16_t port;
-};
-
-/** Parses "http://host[:port]/path"; "" is legal and means none. */
-int callback_parse(const char *url, struct callback_url *out, struct err *e);
+#include "api/callback_answer.h"
 
 /** The service's word: `team_id` NULL with an error (ERR_UNAUTHENTICATED, ERR_FORBIDDEN, ERR_UNAVAILABLE), or
  * the team and whether the caller is an operator. */
