@@ -1,4 +1,5 @@
-"""Files of many sizes there and back, byte for byte: large.py PORT DIR BYTES…; octet-stream with a length and chunked, whole and by ranges."""
+"""Files of many sizes there and back, byte for byte: large.py PORT DIR BYTES…; octet-stream with a length and chunked and
+multipart, whole and by ranges."""
 import hashlib
 import http.client
 import os
@@ -9,6 +10,9 @@ import traceback
 PORT, DIR, SIZES = int(sys.argv[1]), sys.argv[2], [int(x) for x in sys.argv[3:]]
 SUITE = os.environ.get("SUITE", "guest large")
 BLOCK = os.urandom(1 << 20)
+BOUNDARY = "cube-" + os.urandom(16).hex()
+HEAD = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="x"\r\nContent-Type: application/octet-stream\r\n\r\n'.encode()
+TAIL = f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
 def content(n, digest):
@@ -19,15 +23,23 @@ def content(n, digest):
         yield part
 
 
-def there_and_back(n, chunked):
+def parts(n, digest):
+    """The same as the one part of a form, between its boundaries."""
+    yield HEAD
+    yield from content(n, digest)
+    yield TAIL
+
+
+def there_and_back(n, kind):
     path = f"/files?path={DIR}/cube-large"
+    multipart, chunked = kind == "multipart", kind == "chunked"
     sent, got = hashlib.sha256(), hashlib.sha256()
     c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
-    headers = {"Content-Type": "application/octet-stream"}
+    headers = {"Content-Type": "multipart/form-data; boundary=" + BOUNDARY if multipart else "application/octet-stream"}
     if not chunked:
-        headers["Content-Length"] = str(n)
+        headers["Content-Length"] = str(n + (len(HEAD) + len(TAIL) if multipart else 0))
     began = time.time()
-    c.request("POST", path, content(n, sent), headers, encode_chunked=chunked)
+    c.request("POST", path, (parts if multipart else content)(n, sent), headers, encode_chunked=chunked)
     r = c.getresponse()
     assert r.status == 200, (r.status, r.read(300))
     r.read()
@@ -48,10 +60,10 @@ def there_and_back(n, chunked):
 
 
 for size in SIZES:
-    for chunks in (False, True) if size <= 1 << 28 else (False,):
-        name = f"{size} bytes{', chunked' if chunks else ''}"
+    for kind in ("plain", "chunked", "multipart") if size <= 1 << 28 else ("plain",):
+        name = f"{size} bytes{', ' + kind if kind != 'plain' else ''}"
         try:
-            how = there_and_back(size, chunks)
+            how = there_and_back(size, kind)
             print(f"PASS {SUITE}: {name}: {how}" if size > 1 << 27 else f"PASS {SUITE}: {name}", flush=True)
         except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
             at = traceback.extract_tb(e.__traceback__)[-1]
