@@ -1,9 +1,10 @@
 /* Owns authentication. Invariants: a key is never stored, logged or compared as text, only its SHA-256 is, in
  * constant time; what the cache says is never older than key_ttl; unknown keys cannot push known ones out of
- * the cache. */
+ * the cache; an address that tries many of them soon costs nobody anything. */
 #include "api/auth.h"
 
 #include "api/handlers.h"
+#include "api/limit.h"
 #include "api/server.h"
 #include "lib/base/ids.h"
 #include "lib/net/crypto.h"
@@ -124,6 +125,7 @@ static void refuse_key(struct call *c)
     struct unknown_key *u = &c->w->keys->unknown[slot(s->digest, UNKNOWN_SLOTS)];
     memcpy(u->digest, s->digest, sizeof u->digest);
     u->until_ms = loop_now_ms(c->w->loop) + UNKNOWN_TTL_MS;
+    limit_wrong_key(c);
     refuse(c, "Invalid API key");
 }
 
@@ -191,6 +193,10 @@ static void check_key(struct call *c, const char *key)
         refuse(c, "Invalid API key");
         return;
     }
+    /* One that was good when it was asked about last is asked about again, whatever others at its address
+     * do. */
+    if (!secret_equal(k->digest, s->digest, sizeof s->digest) && limit_wrong_keys_check(c) < 0)
+        return;
     char hex[65];
     hex_encode(s->digest, sizeof s->digest, hex);
     c->state = s;

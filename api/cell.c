@@ -214,7 +214,7 @@ int cell_start(const struct cell_config *cfg, struct api *api, struct worker *wo
     if (strlen(cfg->cell) != 1)
         return err_set(e, ERR_INVALID, "api.cell: \"%s\" is not one character", cfg->cell);
     snprintf(cell.prefix, sizeof cell.prefix, "{c%s}", cfg->cell);
-    if (!discover && api->rate_limit == 0)
+    if (!discover && api->rate_limit == 0 && api->wrong_keys == 0)
         return 0;
     if (connect_redis(cfg, e) < 0)
         return -1;

@@ -8,6 +8,11 @@
  * returns -1. */
 int limit_check(struct call *c);
 
+/** Wrong API keys, per address of the client and window: notes one, and says whether there were too many for
+ * another question to the master. Then the call was ended with 429, and -1 is returned. */
+void limit_wrong_key(struct call *c);
+int limit_wrong_keys_check(struct call *c);
+
 struct limit_result {
     int64_t used;    /* the number of this request in the window, all instances together */
     int64_t untold;  /* counted here since the others were told */
@@ -15,6 +20,9 @@ struct limit_result {
 };
 /** The counting alone. Any thread. */
 struct limit_result limit_count(const char *team, int64_t now_ms, int64_t window_ms);
+
+/** The same without counting one. */
+struct limit_result limit_look(const char *team, int64_t now_ms, int64_t window_ms);
 
 /** What the other instances do not know yet of one team's window. */
 struct limit_delta {

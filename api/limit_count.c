@@ -86,6 +86,21 @@ struct limit_result limit_count(const char *team, int64_t now_ms, int64_t window
     return r;
 }
 
+struct limit_result limit_look(const char *team, int64_t now_ms, int64_t window_ms)
+{
+    uint64_t h = hash(team);
+    uint32_t window = (uint32_t)(now_ms / window_ms);
+    struct limit_result r = {.reset_s = (window_ms - now_ms % window_ms + 999) / 1000};
+    for (unsigned i = 0; i < PROBES; i++) {
+        const struct slot *s = &slots[(h + i) % SLOTS];
+        if (atomic_load_explicit(&s->team, memory_order_relaxed) == h) {
+            r.used = count_in(&s->mine, window) + count_in(&s->others, window);
+            break;
+        }
+    }
+    return r;
+}
+
 static void tell(unsigned place, void (*each)(const struct limit_delta *d, void *data), void *data)
 {
     struct slot *s = &slots[place];

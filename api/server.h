@@ -25,6 +25,7 @@ struct api {
     int64_t master_timeout_ms;
     int64_t master_wait_ms;             /* for a master that is being restarted */
     int64_t rate_limit, rate_window_ms; /* requests of a team per window; 0 = none */
+    int64_t wrong_keys;                 /* API keys that nobody knows, of an address per window; 0 = none */
     struct callback_url auth_url;
     int64_t auth_timeout_ms;
     bool has_admin_token;

@@ -3,6 +3,7 @@ import http from 'node:http'
 import { equal, ok, test, until } from '../e2e/check.mjs'
 import { Control } from '../lib/control.mjs'
 
+const WINDOW_MS = 3600000
 const asked = []
 const service = http.createServer((req, res) => {
   let text = ''
@@ -24,7 +25,7 @@ const service = http.createServer((req, res) => {
   })
 })
 await new Promise((resolve) => service.listen(0, '127.0.0.1', resolve))
-const c = await Control.start({ api: { auth_url: `http://127.0.0.1:${service.address().port}/check?a=b`, auth_timeout: '3s', key_ttl: '5s' } })
+const c = await Control.start({ api: { auth_url: `http://127.0.0.1:${service.address().port}/check?a=b`, auth_timeout: '3s', key_ttl: '5s', wrong_keys: 40, rate_window: `${WINDOW_MS}ms` } })
 const as = (key, path = '/v2/sandboxes') => fetch(c.url + path, { headers: { 'X-API-Key': key } })
 
 await test('callback: a key that the service knows is let in, as its team', async () => {
@@ -62,6 +63,26 @@ await test('callback: many at once, some leaving', async () => {
     return fetch(c.url + '/v2/sandboxes', { headers: { 'X-API-Key': i % 2 ? 'good' : 'silent' }, signal: stop.signal })
   }))
   ok(all.filter((r) => r.status === 'fulfilled' && r.value.status === 200).length >= 30, 'the good ones are answered')
+})
+
+await test('callback: an address with many wrong keys is not asked about any more; keys that were good are', async () => {
+  const window = () => Math.floor(Date.now() / WINDOW_MS)
+  for (;;) { // again, when a new window began meanwhile
+    const began = window()
+    let r, tries = 0
+    do r = await as(`guess-${++tries}`); while (r.status === 401 && tries < 60)
+    const known = [(await as('good')).status, (await as(c.apiKey)).status]
+    const next = await as('guess-next'), body = await next.json()
+    if (window() !== began) continue
+    equal(r.status, 429, `after ${tries} keys`)
+    ok(tries <= 41, `${tries} keys were tried`)
+    equal(known, [200, 200], 'keys that were good before')
+    equal([next.status, body.code, body.error_code], [429, 429, 'rate_limited'], 'one more')
+    const wait = Number(next.headers.get('retry-after'))
+    ok(wait >= 1 && wait <= WINDOW_MS / 1000, `Retry-After: ${wait}`)
+    equal(asked.some((q) => q.key === 'guess-next'), false, 'the service was asked')
+    break
+  }
 })
 
 await test('callback: when the service is away, only its keys suffer', async () => {

@@ -40,6 +40,20 @@ static void windows_begin_anew(void **state)
     exchange();
 }
 
+static void looking_does_not_count(void **state)
+{
+    (void)state;
+    assert_int_equal(limit_look("l", 15000, WINDOW).used, 0);
+    limit_count("l", 15000, WINDOW);
+    exchange();
+    limit_learn(&last, 3);
+    assert_int_equal(limit_look("l", 15400, WINDOW).used, 3);
+    assert_int_equal(limit_look("l", 15400, WINDOW).used, 3);
+    assert_int_equal(limit_look("l", 15400, WINDOW).reset_s, 1);
+    assert_int_equal(limit_look("l", 16000, WINDOW).used, 0); /* another window */
+    assert_int_equal(exchange(), 0);
+}
+
 static void others_count(void **state)
 {
     (void)state;
@@ -110,6 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_begin_anew),
+        cmocka_unit_test(looking_does_not_count),
         cmocka_unit_test(others_count),
         cmocka_unit_test(teams_never_share),
         cmocka_unit_test(no_count_is_lost),
