@@ -305,6 +305,7 @@ static void on_team(struct call *c, const ProtobufCMessage *m)
     jsonw_kint(&w, "maxVcpus", t->max_vcpus);
     jsonw_kint(&w, "maxMemoryMB", (int64_t)t->max_memory_mib);
     jsonw_kint(&w, "createsPerSecond", t->creates_per_s);
+    jsonw_kint(&w, "maxSnapshots", t->max_snapshots);
     jsonw_kint(&w, "maxTimeout", t->max_timeout_ms / 1000);
     jsonw_kint(&w, "idle", t->idle_ms / 1000);
     jsonw_obj_end(&w);
@@ -327,11 +328,11 @@ static bool team_name_ok(const char *s)
 
 void handle_cube_team_put(struct call *c)
 {
-    static const char *const known[] = {"teamID",       "name",     "slug",        "blocked",
-                                        "maxSandboxes", "maxVcpus", "maxMemoryMB", "createsPerSecond",
-                                        "maxTimeout",   "idle",     NULL};
+    static const char *const known[] = {"teamID",       "name",     "slug",         "blocked",
+                                        "maxSandboxes", "maxVcpus", "maxMemoryMB",  "createsPerSecond",
+                                        "maxTimeout",   "idle",     "maxSnapshots", NULL};
     struct err e = {0};
-    int64_t sandboxes = 0, vcpus = 0, memory = 0, creates = 0, timeout = 0, idle = 0;
+    int64_t sandboxes = 0, vcpus = 0, memory = 0, creates = 0, timeout = 0, idle = 0, snapshots = 0;
     bool blocked = false;
     const char *id = NULL, *name = NULL, *slug = NULL;
     const int64_t max = INT32_MAX;
@@ -343,6 +344,7 @@ void handle_cube_team_put(struct call *c)
         body_int(c->body, "", "maxVcpus", 0, max, &vcpus, NULL, &e) < 0 ||
         body_int(c->body, "", "maxMemoryMB", 0, max, &memory, NULL, &e) < 0 ||
         body_int(c->body, "", "createsPerSecond", 0, max, &creates, NULL, &e) < 0 ||
+        body_int(c->body, "", "maxSnapshots", 0, max, &snapshots, NULL, &e) < 0 ||
         body_int(c->body, "", "maxTimeout", 0, max, &timeout, NULL, &e) < 0 ||
         body_int(c->body, "", "idle", 0, 30 * 86400, &idle, NULL, &e) < 0) {
         call_fail(c, &e);
@@ -365,6 +367,7 @@ void handle_cube_team_put(struct call *c)
     in.max_vcpus = (uint32_t)vcpus;
     in.max_memory_mib = (uint64_t)memory;
     in.creates_per_s = (uint32_t)creates;
+    in.max_snapshots = (uint32_t)snapshots;
     in.max_timeout_ms = timeout * 1000;
     in.idle_ms = idle * 1000;
     call_master(c, MASTER_CATALOG "PutTeam", &in.base, &cube__master__v1__team__descriptor, 0, on_team, NULL);

@@ -54,6 +54,7 @@ static Team *team_new(const redisReply *hash, const char *id)
     t->max_memory_mib = strtoull(field(hash, "max_memory_mib"), NULL, 10);
     t->creates_per_s = (uint32_t)strtoul(field(hash, "creates_per_s"), NULL, 10);
     t->max_timeout_ms = strtoll(field(hash, "max_timeout_ms"), NULL, 10);
+    t->max_snapshots = (uint32_t)strtoul(field(hash, "max_snapshots"), NULL, 10);
     t->idle_ms = strtoll(field(hash, "idle_ms"), NULL, 10);
     return t;
 }
@@ -79,6 +80,7 @@ static int team_write(struct master *m, const char *mode, const Team *t, struct 
         {"creates_per_s", NULL, t->creates_per_s},
         {"max_timeout_ms", NULL, t->max_timeout_ms},
         {"idle_ms", NULL, t->idle_ms},
+        {"max_snapshots", NULL, t->max_snapshots},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         db_arg(&a, rows[i].name);

@@ -8,6 +8,7 @@
 #include "master/ops.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,17 @@ int catalog_int_parse(const redisReply *r, void *out, struct err *e)
     return 0;
 }
 
+/* `most` 0: not known here. */
+static int snapshots_full(int64_t most, struct err *e)
+{
+    char limit[32] = "";
+    if (most)
+        snprintf(limit, sizeof limit, " (%" PRId64 ")", most);
+    err_set(e, ERR_RATE_LIMITED, "the team's limit of snapshots is reached%s, those of living forks included",
+            limit);
+    return err_remedy(e, "delete snapshots: DELETE /templates/{snapshotID}");
+}
+
 int catalog_template_write(struct master *m, const char *mode, const Template *t, const uint8_t *packed,
                            size_t n, struct err *e)
 {
@@ -44,9 +56,37 @@ int catalog_template_write(struct master *m, const char *mode, const Template *t
     db_arg(&a, t->public_ ? "1" : "0");
     db_arg_bytes(&a, packed, n);
     db_arg_int(&a, t->created_ms);
+    db_arg(&a, t->fork ? "fork" : *t->source_sandbox ? "snapshot" : "built");
     for (size_t i = 0; i < t->n_aliases; i++) /* global names are kept below an empty namespace */
         db_arg_printf(&a, "%s%s", strchr(t->aliases[i], '/') ? "" : "/", t->aliases[i]);
-    return db_eval(m, &script_catalog, &a, catalog_int_parse, &done, e);
+    if (db_eval(m, &script_catalog, &a, catalog_int_parse, &done, e) < 0)
+        return -1;
+    return done < 0 ? snapshots_full(0, e) : 0;
+}
+
+struct room {
+    int64_t used, most;
+};
+
+static int room_parse(const redisReply *r, void *out, struct err *e)
+{
+    struct room *room = out;
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 2)
+        return err_set(e, ERR_INTERNAL, "counting snapshots: unexpected answer");
+    *room = (struct room){r->element[0]->integer, r->element[1]->integer};
+    return 0;
+}
+
+int catalog_snapshot_room(struct master *m, const char *team, struct err *e)
+{
+    struct room room = {0};
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, m);
+    db_arg(&a, "snapshots");
+    db_arg(&a, team);
+    if (db_eval(m, &script_catalog_get, &a, room_parse, &room, e) < 0)
+        return -1;
+    return room.used < room.most ? 0 : snapshots_full(room.most, e);
 }
 
 static int template_check(const Template *t, struct err *e)
@@ -195,7 +235,7 @@ static int templates_parse(const redisReply *r, void *out, struct err *e)
         abort();
     for (size_t i = 0; i < r->elements; i++) {
         Template *t = r->element[i]->elements == 2 ? template_read(r->element[i]->element[1]) : NULL;
-        if (t && (l->snapshots ? *t->source_sandbox != 0 : *t->source_sandbox == 0))
+        if (t && (l->snapshots ? *t->source_sandbox && !t->fork : *t->source_sandbox == 0))
             l->v[l->n++] = t;
         else if (t)
             cube__master__v1__template__free_unpacked(t, NULL);

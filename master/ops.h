@@ -53,6 +53,8 @@ int catalog_template(struct master *m, const char *team, const char *name, Cube_
 
 int catalog_team(struct master *m, const char *id, Cube__Master__V1__Team **out, struct err *e);
 int catalog_put_template(struct master *m, Cube__Master__V1__Template *t, struct err *e);
+/** Whether the team may have one more snapshot; ERR_RATE_LIMITED when not. */
+int catalog_snapshot_room(struct master *m, const char *team, struct err *e);
 
 /** Templates, or snapshots, of a team ("" = all), newest first. Release with catalog_list_free. */
 struct catalog_list {
@@ -66,8 +68,13 @@ void catalog_list_free(struct catalog_list *l);
 /** Tells a node to delete a snapshot's files; in a fiber of its own, once. */
 void snapshot_drop_later(struct master *m, const char *node, const char *id);
 
+/** The snapshots that forks make: the fork is done with this one; and those that no sandbox needs any more
+ * are deleted (from the sweeper's fiber). */
+void forks_done(struct master *m, const char *snapshot);
+void forks_sweep(struct master *m);
+
 /** Operations on a running sandbox. The snapshot's template is owned by the caller. */
-int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, const char *trace,
+int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, bool fork, const char *trace,
                 Cube__Master__V1__Template **out, struct err *e);
 int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, const char *trace,
                 struct record *out, struct err *e);

@@ -101,7 +101,7 @@ static void unmark(struct master *m, const struct record *r, const char *text)
 
 /* The catalog's entry of a snapshot. Named ones get the alias of their team's namespace. */
 static int publish(struct master *m, const struct record *r, const char *id, const char *name,
-                   Cube__Master__V1__Template **out, struct err *e)
+                   bool fork, Cube__Master__V1__Template **out, struct err *e)
 {
     Cube__Master__V1__Template t = CUBE__MASTER__V1__TEMPLATE__INIT, *base = NULL;
     struct err none = {0};
@@ -113,6 +113,7 @@ static int publish(struct master *m, const struct record *r, const char *id, con
     t.status = (char *)"ready";
     t.source_sandbox = (char *)r->id;
     t.node_id = (char *)r->node;
+    t.fork = fork;
     if (*name) {
         snprintf(alias, sizeof alias, "%s", name);
         t.aliases = aliases;
@@ -154,7 +155,7 @@ static int full_name(struct master *m, const char *team, const char *name, char 
     return rc;
 }
 
-int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, const char *trace,
+int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, bool fork, const char *trace,
                 Cube__Master__V1__Template **out, struct err *e)
 {
     _cleanup_record_ struct record r = {0};
@@ -163,7 +164,9 @@ int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, 
         full_name(m, req->team_id, req->name, name, sizeof name, e) < 0)
         return e->code ? -1
                        : err_set(e, ERR_INVALID, "a snapshot's name has at most %d bytes", TEMPLATE_ID_MAX);
-    if (mark(m, req->sandbox_id, req->team_id, "snapshot", trace, &r, e) < 0)
+    /* Before the work; two at once meet the limit again when they are written down. */
+    if (catalog_snapshot_room(m, req->team_id, e) < 0 ||
+        mark(m, req->sandbox_id, req->team_id, "snapshot", trace, &r, e) < 0)
         return -1;
     struct inflight busy;
     inflight_begin(&busy, m, r.id);
@@ -181,7 +184,7 @@ int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, 
         snprintf(text, sizeof text, "snapshot %s made (frozen for %" PRId64 " ms)", id,
                  ((Cube__Node__V1__SnapshotReply *)msg)->frozen_us / 1000);
         protobuf_c_message_free_unpacked(msg, NULL);
-        rc = publish(m, &r, id, name, out, e);
+        rc = publish(m, &r, id, name, fork, out, e);
         if (rc < 0)
             snapshot_drop_later(m, r.node, id);
     }

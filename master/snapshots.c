@@ -49,7 +49,7 @@ static void serve_snapshot(struct request *r)
 {
     Cube__Master__V1__Template *t = NULL;
     struct err e = {0};
-    if (op_snapshot(r->m, (Cube__Master__V1__SnapshotRequest *)r->in, r->trace, &t, &e) < 0) {
+    if (op_snapshot(r->m, (Cube__Master__V1__SnapshotRequest *)r->in, false, r->trace, &t, &e) < 0) {
         request_fail(r, &e);
         return;
     }
@@ -200,7 +200,7 @@ static void serve_fork(struct request *r)
     if (n > FORKS_MAX)
         err_set(&e, ERR_INVALID, "a fork makes 1 to %d sandboxes", FORKS_MAX);
     if (e.code || op_load(r->m, q->sandbox_id, q->team_id, &source, &e) < 0 ||
-        op_snapshot(r->m, &snap, r->trace, &t, &e) < 0) {
+        op_snapshot(r->m, &snap, true, r->trace, &t, &e) < 0) {
         request_fail(r, &e);
         return;
     }
@@ -214,6 +214,7 @@ static void serve_fork(struct request *r)
         fiber_spawn(fork_fiber, &forks[i]);
     }
     fiber_event_wait(&all.done, -1);
+    forks_done(r->m, t->template_id);
     fork_reply(r, forks, n);
     for (size_t i = 0; i < n; i++)
         record_free(&forks[i].rec);

@@ -1,6 +1,6 @@
 -- include: common
 -- Writes of the catalog. With mode "absent" (replay of the journal) what is there already stays. ARGV: prefix, mode (force|absent), op, …
--- team id field value … · key sha id team name mask admin created · unkey team id · rename team id name · template id team public pb created alias … · untemplate id. Answer: 1 done (unkey, rename: the digest), 0 nothing to do, -1 no such team, -2 sandboxes use the template, -3 another team has the slug, -4 the team has its most keys.
+-- team id field value … · key sha id team name mask admin created · unkey team id · rename team id name · template id team public pb created kind alias … (kind: built, snapshot, fork) · forked id now · unfork now · untemplate id. Answer: 1 done (unkey, rename: the digest; unfork: what was dropped, packed), 0 nothing to do, -1 no such team, -2 sandboxes use the template, -3 another team has the slug, -4 the team has its most keys, -5 its most snapshots.
 local absent, op = ARGV[2] == 'absent', ARGV[3]
 
 if op == 'team' then
@@ -44,20 +44,46 @@ if op == 'rename' then
   return sha
 end
 
-local function drop_aliases(h)
-  local old = redis.call('HGET', h, 'aliases')
+local function drop_aliases(id)
+  local old = redis.call('HGET', key('tpl', id), 'aliases')
   if not old then return end
   for a in string.gmatch(old, '[^\n]+') do
-    if redis.call('GET', key('alias', a)) == ARGV[4] then redis.call('DEL', key('alias', a)) end
+    if redis.call('GET', key('alias', a)) == id then redis.call('DEL', key('alias', a)) end
   end
+end
+
+local function used(id)
+  for _, t in ipairs(redis.call('SMEMBERS', key('teams'))) do
+    for _, view in ipairs({'running', 'paused'}) do
+      if redis.call('EXISTS', key('ix', 'tpl', t, id, view)) == 1 then return true end
+    end
+  end
+  return false
+end
+
+local function drop(id)
+  local h = key('tpl', id)
+  drop_aliases(id)
+  redis.call('SREM', key('snaps', redis.call('HGET', h, 'team') or ''), id)
+  redis.call('ZREM', key('forks'), id)
+  redis.call('DEL', h)
+  redis.call('SREM', key('tpls'), id)
 end
 
 if op == 'template' then
   local h = key('tpl', ARGV[4])
-  if absent and redis.call('HEXISTS', h, 'pb') == 1 then return 0 end
-  drop_aliases(h)
+  local known, kind = redis.call('HEXISTS', h, 'pb') == 1, ARGV[9]
+  if absent and known then return 0 end
+  if kind ~= 'built' then
+    local snaps = key('snaps', ARGV[5])
+    if not absent and not known and redis.call('SCARD', snaps) >= snapshots_max(ARGV[5]) then return -5 end
+    redis.call('SADD', snaps, ARGV[4])
+    -- Its sandboxes are still to be made; a master that dies in that leaves it to the sweep.
+    if kind == 'fork' then redis.call('ZADD', key('forks'), num(ARGV[8]) + 600000, ARGV[4]) end
+  end
+  drop_aliases(ARGV[4])
   local names = {}
-  for i = 9, #ARGV do
+  for i = 10, #ARGV do
     redis.call('SET', key('alias', ARGV[i]), ARGV[4])
     names[#names + 1] = ARGV[i]
   end
@@ -67,16 +93,24 @@ if op == 'template' then
 end
 
 if op == 'untemplate' then
-  local h = key('tpl', ARGV[4])
-  if redis.call('HEXISTS', h, 'pb') == 0 then return 0 end
-  for _, t in ipairs(redis.call('SMEMBERS', key('teams'))) do
-    for _, view in ipairs({'running', 'paused'}) do
-      if redis.call('EXISTS', key('ix', 'tpl', t, ARGV[4], view)) == 1 then return -2 end
+  if redis.call('HEXISTS', key('tpl', ARGV[4]), 'pb') == 0 then return 0 end
+  if used(ARGV[4]) then return -2 end
+  drop(ARGV[4])
+  return 1
+end
+
+if op == 'forked' then return redis.call('ZADD', key('forks'), 'XX', ARGV[5], ARGV[4]) end
+
+if op == 'unfork' then
+  local now, out = num(ARGV[4]), {}
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('forks'), '-inf', text(now), 'LIMIT', 0, 64)) do
+    if used(id) then
+      redis.call('ZADD', key('forks'), text(now + 5000), id)
+    else
+      out[#out + 1] = redis.call('HGET', key('tpl', id), 'pb') or nil
+      drop(id)
     end
   end
-  drop_aliases(h)
-  redis.call('DEL', h)
-  redis.call('SREM', key('tpls'), ARGV[4])
-  return 1
+  return out
 end
 return redis.error_reply('unknown catalog operation ' .. op)

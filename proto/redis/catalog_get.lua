@@ -1,5 +1,5 @@
 -- include: common
--- Reads of the catalog. A template found by name comes with the idle time that its team gives by default. ARGV: prefix, op, … ops: key sha · keys team · team id · template team slug name tag · templates team · running.
+-- Reads of the catalog. A template found by name comes with the idle time that its team gives by default. ARGV: prefix, op, … ops: key sha · keys team · team id · template team slug name tag · templates team · running · snapshots team (how many, and the most).
 -- Bare names: the team's own namespace first, then global names, then template IDs (contracts/e2b.md §1.5).
 local op = ARGV[2]
 if op == 'key' then
@@ -12,6 +12,8 @@ elseif op == 'keys' then
   return out
 elseif op == 'team' then
   return redis.call('HGETALL', key('team', ARGV[3]))
+elseif op == 'snapshots' then
+  return {redis.call('SCARD', key('snaps', ARGV[3])), snapshots_max(ARGV[3])}
 elseif op == 'running' then
   local out = {}
   for _, t in ipairs(redis.call('SMEMBERS', key('teams'))) do

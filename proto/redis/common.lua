@@ -25,6 +25,12 @@ local function node_changed(node)
   redis.call('ZADD', key('nodes'), redis.call('INCR', key('nodever')), node)
 end
 
+-- How many snapshots a team may have.
+local function snapshots_max(team)
+  local most = num(redis.call('HGET', key('team', team), 'max_snapshots'))
+  return most > 0 and most or 1000
+end
+
 -- What a sandbox takes from its node: "<reserved MiB> <nominal MiB> <milli-CPU>".
 local function reservation_parts(s)
   local mem, nominal, cpu = string.match(s, '^(%d+) (%d+) (%d+)$')

@@ -60,6 +60,40 @@ await test('fork: each gets its own ID and token, the source keeps its own', asy
   for (const y of [x, ...all, ...more.filter((f) => f.sandbox).map((f) => f.sandbox)]) await s.sandboxes('Kill', q(y));
   await rejects(s.sandboxes('Fork', q(x, { count: 1 })), 'not_found');
 });
+await test('the snapshot of a fork is not listed, stays as long as one of its sandboxes needs it, and not longer', async () => {
+  const x = await create(), before = await c.r('SMEMBERS', '{c0}:tpls');
+  const listed = (await s.sandboxes('ListSnapshots', { team_id: 't1' })).snapshots.length;
+  const [a, b] = (await s.sandboxes('Fork', q(x, { count: 2, timeout_ms: 60000 }))).forks.map((f) => f.sandbox);
+  const [id, ...more] = (await c.r('SMEMBERS', '{c0}:tpls')).filter((t) => !before.includes(t));
+  equal([more.length, a.spec.template_id, b.spec.template_id], [0, id, id]);
+  equal((await s.sandboxes('ListSnapshots', { team_id: 't1' })).snapshots.length, listed, 'listed');
+  await s.sandboxes('Pause', q(a));
+  for (const y of [x, b]) await s.sandboxes('Kill', q(y));
+  // Now is when to look; the sweep that looked puts it off.
+  await c.r('ZADD', '{c0}:forks', 0, id);
+  await until('the sweep has looked', async () => Number(await c.r('ZSCORE', '{c0}:forks', id)) > 0);
+  equal((await s.sandboxes('Resume', q(a))).sandbox.state, 'RUNNING', 'a paused sandbox kept it');
+  await s.sandboxes('Kill', q(a));
+  await c.r('ZADD', '{c0}:forks', 0, id);
+  await until('it is gone', async () => !(await c.r('SMEMBERS', '{c0}:tpls')).includes(id));
+  equal([await c.r('ZCARD', '{c0}:forks'), await c.r('SISMEMBER', '{c0}:snaps:t1', id)], [0, 0], 'what Redis kept of it');
+  await until('its node was told', async () => (await n(`${x.node_id} stats`)).dropped.includes(id));
+});
+await test('the quota of snapshots: one more is refused before anything is done, a deleted one makes room', async () => {
+  const x = await create(), have = Number(await c.r('SCARD', '{c0}:snaps:t1'));
+  await s.catalog('PutTeam', { team_id: 't1', slug: 't1', name: 'Team', max_snapshots: have + 2 });
+  equal((await s.catalog('GetTeam', { team_id: 't1' })).max_snapshots, have + 2);
+  const both = [await s.sandboxes('Snapshot', q(x)), await s.sandboxes('Snapshot', q(x, { name: 'second' }))];
+  const story = async () => (await s.sandboxes('Timeline', q(x))).events.length, told = await story();
+  for (const call of ['Snapshot', 'Fork']) await rejects(s.sandboxes(call, q(x)), 'rate_limited', new RegExp(`limit of snapshots is reached \\(${have + 2}\\)`));
+  equal(await story(), told, 'nothing was begun');
+  await s.catalog('DeleteTemplate', { name: both[0].snapshot_id, team_id: 't1' });
+  both[0] = await s.sandboxes('Snapshot', q(x));
+  for (const v of both) await s.catalog('DeleteTemplate', { name: v.snapshot_id, team_id: 't1' });
+  equal(Number(await c.r('SCARD', '{c0}:snaps:t1')), have);
+  await s.catalog('PutTeam', { team_id: 't1', slug: 't1', name: 'Team' });
+  await s.sandboxes('Kill', q(x));
+});
 await test('rollback: a new generation, the same ID; a refused one leaves it as it was', async () => {
   const x = await create();
   const snap = await s.sandboxes('Snapshot', q(x));

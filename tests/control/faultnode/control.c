@@ -52,6 +52,11 @@ static void write_stats(struct sim_node *n, struct buf *out)
     jsonw_kint(&w, "kills", (int64_t)n->kills);
     jsonw_kint(&w, "count", (int64_t)n->count);
     jsonw_kbool(&w, "registered", n->registered);
+    jsonw_key(&w, "dropped");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < n->drops && i < 16; i++)
+        jsonw_str(&w, n->dropped[i]);
+    jsonw_arr_end(&w);
     jsonw_obj_end(&w);
 }
 

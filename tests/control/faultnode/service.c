@@ -273,6 +273,8 @@ static void run_snapshot(struct job *j)
 static void run_drop_snapshot(struct job *j)
 {
     Cube__Node__V1__KillReply r = CUBE__NODE__V1__KILL_REPLY__INIT;
+    snprintf(j->n->dropped[j->n->drops++ % 16], sizeof j->n->dropped[0], "%s",
+             ((Cube__Node__V1__DeleteSnapshotRequest *)j->in)->snapshot_id);
     r.existed = true;
     job_reply(j, &r.base);
 }

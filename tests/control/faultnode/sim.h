@@ -40,6 +40,8 @@ struct sim_node {
     uint64_t memory_mib;
     uint32_t cpu_milli, max_sandboxes;
     uint64_t starts, kills, pauses, restores;
+    char dropped[16][64]; /* the last snapshots that it was told to delete */
+    size_t drops;
     int64_t next_full_ms;
 };
 
