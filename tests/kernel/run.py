@@ -50,7 +50,7 @@ def booted(options, dir, vcpus):
     guest = vm.Vm(options.vmm, dir, options.memory, vcpus)
     try:
         guest.boot(options.kernel, [(options.root, False), (options.tools, True)], vm.AGENT_CMDLINE + options.cmdline)
-        guest.check("true", 60)
+        guest.check("true")
     except Exception:
         print(guest.console()[-3000:])
         guest.kill()
@@ -63,7 +63,7 @@ def snapshot_cycle(options, guest, dir):
     guest.check("(while :; do sha256sum /usr/bin/python3 | cut -c1-64; done >/run/sums 2>&1 & python3 -c 'import time\nn=0\nwhile 1: n+=1; "
                 "open(\"/run/n\",\"w\").write(str(n)); time.sleep(0.01)' & disown -a) </dev/null >/dev/null 2>&1")
     # Under load means that both have begun: a first sum is there, and a first number.
-    guest.check("for i in $(seq 600); do [ -s /run/sums ] && [ -s /run/n ] && exit 0; sleep 0.1; done; exit 1", 120)
+    guest.check("for i in $(seq 600); do [ -s /run/sums ] && [ -s /run/n ] && exit 0; sleep 0.1; done; exit 1")
     snap = os.path.join(dir, "snap")
     before = guest.check("cat /proc/sys/kernel/random/boot_id; echo kept >/var/tmp/kept; sync")
     guest.snapshot(snap)
@@ -75,7 +75,7 @@ def snapshot_cycle(options, guest, dir):
             if clone.check("cat /proc/sys/kernel/random/boot_id; cat /var/tmp/kept") != before + "kept\n":
                 return 1, "the clone has another state"
             first = int(clone.check("cat /run/n") or 0)
-            clone.check("for i in $(seq 100); do [ \"$(cat /run/n)\" != %d ] && exit 0; sleep 0.1; done; exit 1" % first, 120)
+            clone.check("for i in $(seq 100); do [ \"$(cat /run/n)\" != %d ] && exit 0; sleep 0.1; done; exit 1" % first)
             if clone.check("sort -u /run/sums | grep -c ^................................................................$").strip() != "1":
                 return 1, "checksums differ: " + clone.check("sort /run/sums | uniq -c | tail -3")
     return 0, ""
@@ -112,7 +112,7 @@ def hogs_run(guest):
     guest.check("echo -1 >/proc/sys/kernel/sched_rt_runtime_us && for cpu in $(seq 0 $(($(nproc) - 1))); do "
                 "(sleep 0.3; ulimit -t 3; exec taskset -c $cpu chrt -f 50 sh -c 'echo \"<0>hog has begun\" >/dev/kmsg; while :; do :; done') "
                 "</dev/null >/dev/null 2>&1 & done")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + vm.PATIENCE
     while guest.console().count("hog has begun") < before + guest.vcpus:
         if time.monotonic() > deadline:
             raise vm.VmError("the hogs did not begin")
@@ -151,11 +151,11 @@ def idle_sleeps(options, old, dir):
         return 1, "wake-ups in 4 s: %s" % seen
 
 
-def clock_runs(guest):
+def clock_runs(guest, command="python3 -c 'import time; print(time.clock_gettime(time.CLOCK_MONOTONIC))'"):
     """The guest's monotonic clock against the host's, over some seconds: (guest's, least and most of the host's)."""
     def read():
         before = time.monotonic()
-        value = float(guest.check("python3 -c 'import time; print(time.clock_gettime(time.CLOCK_MONOTONIC))'"))
+        value = float(guest.check(command))
         return before, value, time.monotonic()
     a = read()
     guest.check("sleep 2")
@@ -252,14 +252,14 @@ def soak(options):
 
     def status(when):
         start = time.monotonic()
-        rounds, errors = guest.check("bash /tools/bin/load.sh --status", 120).split()
+        rounds, errors = guest.check("bash /tools/bin/load.sh --status").split()
         shell[when].append(time.monotonic() - start)
         return rounds, errors
 
     def fingerprint(renew=False):
         """What must be the same on both sides: the boot, 4 MiB in memory and 4 MiB on the disk (new ones in each cycle), and the load's first process."""
         new = "for f in /run/kept /var/tmp/kept; do head -c 4M /dev/urandom >$f; done; sync /var/tmp/kept; " if renew else ""
-        return guest.check(new + "cat /proc/sys/kernel/random/boot_id; sha256sum /run/kept /var/tmp/kept; pgrep -o -f '[l]oad.sh'", 120)
+        return guest.check(new + "cat /proc/sys/kernel/random/boot_id; sha256sum /run/kept /var/tmp/kept; pgrep -o -f '[l]oad.sh'")
 
     stream = "".join("%d\n" % n for n in range(1, 300001))
     with tempfile.TemporaryDirectory(prefix="cube-soak-") as dir:
@@ -269,7 +269,7 @@ def soak(options):
         try:
             while time.monotonic() < end:
                 time.sleep(chance.uniform(0.2, 6))
-                if guest.check("seq 1 300000", 120) != stream:
+                if guest.check("seq 1 300000") != stream:
                     raise vm.VmError("the stream over vsock is damaged")
                 before = fingerprint(renew=True)
                 rounds_before = int(status("before")[0])
@@ -283,7 +283,7 @@ def soak(options):
                 start = time.monotonic()
                 guest.restore(snap, [(options.root, False), (options.tools, True)])
                 restored = time.monotonic() - start
-                guest.check("@ping", 120)
+                guest.check("@ping")
                 took = time.monotonic() - start
                 ran, waited = guest.vcpu_times()
                 rounds, errors = status("after")

@@ -14,6 +14,7 @@ import subprocess
 import time
 
 MAC = bytes((0x02, 0, 0, 0, 0, 0x15))
+PATIENCE = 120  # seconds for a command in the guest: a guard against a hang
 AGENT_CMDLINE = "root=/dev/vdb rootfstype=erofs ro init=/agent"
 
 
@@ -234,8 +235,9 @@ class Vm:
         s.connect(os.path.join(self.dir, "ctl"))
         return s
 
-    def run(self, command, timeout=60):
+    def run(self, command, timeout=None):
         """Runs a shell command in the guest: (status, output)."""
+        timeout = timeout or PATIENCE
         patience = Patience(timeout)
         s = self.connect(timeout)
         data = command.encode()
@@ -263,7 +265,7 @@ class Vm:
         finally:
             s.close()
 
-    def check(self, command, timeout=60):
+    def check(self, command, timeout=None):
         status, out = self.run(command, timeout)
         if status:
             raise VmError("%r ended with %d: %s" % (command, status, out[-2000:]))
