@@ -75,6 +75,8 @@ static bool node_order(struct sim_node *n, int argc, char **a)
         n->start_ms = number;
     else if (strcmp(verb, "pause_ms") == 0)
         n->pause_ms = number;
+    else if (strcmp(verb, "snapshot_ms") == 0)
+        n->snapshot_ms = number;
     else if (strcmp(verb, "kill_ms") == 0)
         n->kill_ms = number;
     else if (strcmp(verb, "older") == 0)

@@ -266,6 +266,12 @@ static void run_snapshot(struct job *j)
         job_fail(j, ERR_NOT_FOUND, "no such sandbox");
         return;
     }
+    sim_delay(&j->n->snapshot_ms);
+    s = sim_find(j->n, q->sandbox_id);
+    if (!s || s->state != CUBE__V1__SANDBOX_STATE__RUNNING) {
+        job_fail(j, ERR_UNAVAILABLE, "the VMM has gone away");
+        return;
+    }
     r.snapshot_id = q->snapshot_id;
     job_reply(j, &r.base);
 }
