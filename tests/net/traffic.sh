@@ -104,7 +104,7 @@ while True:
     c.close()
 PY
 )"
-for _ in $(seq 100); do in_ns "$node" nc -z 93.184.216.34 83 && break; sleep 0.05; done
+for _ in $(seq 600); do in_ns "$node" nc -z 93.184.216.34 83 && break; sleep 0.05; done
 start=$(date +%s%N)
 sent=$(in_ns "$guest2" python3 -c "
 import socket

@@ -106,7 +106,7 @@ def a_full_disk_is_no_fault_of_the_host(s):
         with shortage():
             s.start_node(ready=False)
             wait_for("the self-test finding no room", lambda: "No space left" in s.log()[seen:], 60)
-            wait_for("the sandbox being taken over", lambda: s.state(i) == "RUNNING", 60)
+            wait_for("the sandbox being taken over", lambda: s.ctl("list")[0] == 0 and s.state(i) == "RUNNING", 60)
             s.refused("storage_full", "start", late, 1)
             assert "failed its self-test" not in s.http("/readyz") + s.log()[seen:], s.http("/readyz")
         assert s.sh(i, 1, "hostname") == i  # not before: a tmpfs wants a block for each hole that a guest reads, and it waits
