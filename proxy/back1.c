@@ -1,6 +1,6 @@
 /* The HTTP/1.1 side towards a service: sends the rewritten head, streams the body, reads the answer and tells
  * the front. Invariant: bytes of an answer are read only while the front takes them, so at most one read (64
- * KiB) is in flight. */
+ * KiB, or less where the front has little room) is in flight. */
 #include "proxy/proxy.h"
 
 #include <stdio.h>
@@ -406,7 +406,7 @@ void back1_read(struct back *b)
             break;
         /* A length leaves no reason to read beyond it; a short last read also saves the read that finds
          * nothing. */
-        ssize_t n = dp_io_read(&b->io, b->worker->scratch, SCRATCH);
+        ssize_t n = dp_io_read(&b->io, b->worker->scratch, exchange_room(x));
         if (n == DP_IO_AGAIN)
             break;
         if (n <= 0) {

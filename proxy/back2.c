@@ -303,9 +303,10 @@ static bool back2_blocked(struct exchange *x)
 static void back2_pull(struct exchange *x)
 {
     struct back2 *h = x->conn->h2;
-    if (h->unconsumed == 0)
+    if (h->unconsumed)
+        nghttp2_session_consume(h->session, h->stream, h->unconsumed);
+    else if (!h->b->io.readable)
         return;
-    nghttp2_session_consume(h->session, h->stream, h->unconsumed);
     h->unconsumed = 0;
     dp_defer(h->b->worker->loop,
              &h->b->again); /* sends the window update; the front may be inside its own session */
@@ -341,8 +342,13 @@ void back2_read(struct back *b)
 {
     struct back2 *h = b->h2;
     struct worker *w = b->worker;
+    bool held_back = false;
     for (int i = 0; i < ROUNDS; i++) {
-        ssize_t n = dp_io_read(&b->io, w->scratch, SCRATCH / 4);
+        size_t room = b->x ? exchange_room(b->x) : SCRATCH;
+        /* Its window is open further than that: what it still sends waits in the kernel. */
+        held_back = room < SCRATCH && b->x->state == X_ANSWERING && b->x->front->blocked(b->x);
+        ssize_t n =
+            held_back ? DP_IO_AGAIN : dp_io_read(&b->io, w->scratch, room < SCRATCH / 4 ? room : SCRATCH / 4);
         if (n == DP_IO_AGAIN)
             break;
         if (n <= 0) {
@@ -367,7 +373,7 @@ void back2_read(struct back *b)
         b->x->front->pull(b->x);
     if (b->state == BACK_CLOSED)
         return;
-    if (b->io.readable)
+    if (b->io.readable && !held_back)
         dp_defer(w->loop, &b->again);
     settle(b);
 }

@@ -103,77 +103,6 @@ static struct str reply_str(const redisReply *r)
     return r->type == REDIS_REPLY_STRING ? (struct str){r->str, (uint32_t)r->len} : STR("");
 }
 
-static bool copy_text(struct str v, char *out, size_t cap)
-{
-    if (v.n >= cap || !http_value_valid(v.p, v.n))
-        return false;
-    memcpy(out, v.p, v.n);
-    out[v.n] = 0;
-    return true;
-}
-
-static bool digest_field(struct str v, uint8_t out[32], bool *has)
-{
-    *has = v.n == 64;
-    char text[65];
-    if (!*has)
-        return v.n == 0;
-    memcpy(text, v.p, 64);
-    text[64] = 0;
-    return hex_decode(text, out, 32);
-}
-
-static enum route_state state_parse(struct str v)
-{
-    return str_is(v, "running")    ? ROUTE_RUNNING
-           : str_is(v, "pausing")  ? ROUTE_PAUSING
-           : str_is(v, "paused")   ? ROUTE_PAUSED
-           : str_is(v, "resuming") ? ROUTE_RESUMING
-                                   : ROUTE_NONE;
-}
-
-/* A host may carry a port and ${PORT}; nothing that could end the line or smuggle a header. */
-static bool mask_valid(const char *s)
-{
-    for (; *s; s++)
-        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]${}", *s) == NULL)
-            return false;
-    return true;
-}
-
-static bool field_take(struct route *r, struct str name, struct str v)
-{
-    char text[96];
-    bool has;
-    struct err e = {0};
-    if (str_is(name, "node"))
-        return copy_text(v, r->node, sizeof r->node);
-    if (str_is(name, "relay"))
-        return v.n == 0 || (copy_text(v, text, sizeof text) &&
-                            loop_address_parse(text, &r->relay, &r->relay_len, &e) == 0);
-    if (str_is(name, "gen")) {
-        if (!copy_text(v, text, sizeof text))
-            return false;
-        r->gen = strtoull(text, NULL, 10);
-        return true;
-    }
-    if (str_is(name, "state"))
-        r->state = state_parse(v);
-    else if (str_is(name, "ticket"))
-        return digest_field(v, r->ticket, &has);
-    else if (str_is(name, "envd_sha256"))
-        return digest_field(v, r->envd_sha256, &r->has_envd_token);
-    else if (str_is(name, "traffic_sha256"))
-        return digest_field(v, r->traffic_sha256, &r->has_traffic_token);
-    else if (str_is(name, "auto_resume"))
-        r->auto_resume = str_is(v, "1");
-    else if (str_is(name, "private"))
-        r->private = str_is(v, "1");
-    else if (str_is(name, "mask_host"))
-        return copy_text(v, r->mask_host, sizeof r->mask_host) && mask_valid(r->mask_host);
-    return true;
-}
-
 static bool route_parse(struct control *c, const redisReply *reply, const char *sandbox, struct route *r)
 {
     *r = (struct route){0};
@@ -181,7 +110,7 @@ static bool route_parse(struct control *c, const redisReply *reply, const char *
     if (reply->type != REDIS_REPLY_ARRAY)
         return false;
     for (size_t i = 0; i + 1 < reply->elements; i += 2)
-        if (!field_take(r, reply_str(reply->element[i]), reply_str(reply->element[i + 1])))
+        if (!route_record_take(r, reply_str(reply->element[i]), reply_str(reply->element[i + 1])))
             return false;
     if (r->state != ROUTE_RUNNING)
         return true;
@@ -374,11 +303,11 @@ static void on_event(const char *id, const redisReply *fields, void *data)
     struct answer_msg a = {.what = ANSWER_CHANGED};
     char gen[24];
     if (!str_is(entry_field(fields, "kind"), "route") ||
-        !copy_text(entry_field(fields, "id"), a.route.sandbox, sizeof a.route.sandbox) ||
-        !copy_text(entry_field(fields, "gen"), gen, sizeof gen))
+        !route_text_copy(entry_field(fields, "id"), a.route.sandbox, sizeof a.route.sandbox) ||
+        !route_text_copy(entry_field(fields, "gen"), gen, sizeof gen))
         return;
     a.route.gen = strtoull(gen, NULL, 10);
-    a.route.state = state_parse(entry_field(fields, "state"));
+    a.route.state = route_state_parse(entry_field(fields, "state"));
     /* First nobody can find the old route any more, then the connections of the old generation go. */
     route_cache_drop(c->proxy->routes, a.route.sandbox);
     for (int wake = 0; wake < 2; wake++) { /* a wake ends in a look-up too */

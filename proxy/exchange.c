@@ -64,6 +64,7 @@ struct exchange *exchange_new(struct worker *w, const struct front_ops *front, v
         free(x);
         return NULL;
     }
+    memory_grown(w);
     return x;
 }
 

@@ -88,6 +88,7 @@ bool front1_in_keep(struct front1 *c, const char *p, size_t n)
     }
     memcpy(c->in + c->in_off + c->in_len, p, n);
     c->in_len += (uint32_t)n;
+    memory_grown(c->worker);
     return true;
 }
 
@@ -341,6 +342,17 @@ static void on_link_drain(struct front_link *l)
         c->close_after = true;
 }
 
+static size_t on_link_held(const struct front_link *l)
+{
+    const struct front1 *c = (const struct front1 *)((const char *)l - offsetof(struct front1, link));
+    return c->in_cap + c->io.out_cap + (c->x ? memory_of(c->x) : 0);
+}
+
+static void on_link_drop(struct front_link *l)
+{
+    front1_close((struct front1 *)((char *)l - offsetof(struct front1, link)), true);
+}
+
 void front1_start(struct worker *w, int fd, SSL *ssl, struct share *client, const char *address)
 {
     struct front1 *c = calloc(1, sizeof *c);
@@ -358,7 +370,7 @@ void front1_start(struct worker *w, int fd, SSL *ssl, struct share *client, cons
                          .timer = {.fire = on_timer},
                          .again = {.run = on_again},
                          .bury = {.run = on_bury},
-                         .link = {.drain = on_link_drain},
+                         .link = {.drain = on_link_drain, .held = on_link_held, .drop = on_link_drop},
                          .active_ms = dp_now_ms(w->loop)};
     snprintf(c->address, sizeof c->address, "%s", address);
     front_link_add(w, &c->link);

@@ -37,9 +37,18 @@ void front2_stream_free(struct stream2 *s)
     buf_free(&s->path);
     buf_free(&s->authority);
     buf_free(&s->host);
+    front2_count(s->c, s->in.cap + s->out.bytes.cap, 0);
     buf_free(&s->in);
     h2_out_free(&s->out);
     free(s);
+}
+
+void front2_count(struct front2 *c, size_t before, size_t after)
+{
+    c->held += after - before;
+    dp_mem_count(before, after);
+    if (after > before)
+        memory_grown(c->worker);
 }
 
 static void front_close(struct front2 *c, bool reset)
@@ -163,6 +172,20 @@ static void on_link_drain(struct front_link *l)
     front2_send_soon(c);
 }
 
+static size_t on_link_held(const struct front_link *l)
+{
+    const struct front2 *c = (const struct front2 *)((const char *)l - offsetof(struct front2, link));
+    size_t n = c->held + c->io.out_cap;
+    for (const struct stream2 *s = c->all; s; s = s->next)
+        n += s->x ? memory_of(s->x) : 0;
+    return n;
+}
+
+static void on_link_drop(struct front_link *l)
+{
+    front_close((struct front2 *)((char *)l - offsetof(struct front2, link)), true);
+}
+
 static int session_make(struct front2 *c)
 {
     nghttp2_session_callbacks *cb;
@@ -202,7 +225,7 @@ void front2_adopt(struct worker *w, struct dp_io *io, struct share *client, cons
                          .timer = {.fire = on_timer},
                          .send = {.run = on_send},
                          .bury = {.run = on_bury},
-                         .link = {.drain = on_link_drain},
+                         .link = {.drain = on_link_drain, .held = on_link_held, .drop = on_link_drop},
                          .active_ms = dp_now_ms(w->loop)};
     snprintf(c->address, sizeof c->address, "%s", address);
     front_link_add(w, &c->link);

@@ -13,6 +13,7 @@ struct front2 {
     bool closed, tls, draining, read_again;
     bool client_left; /* its GOAWAY came: no new streams */
     uint32_t streams;
+    size_t held; /* memory of its streams' bodies, both ways */
     int64_t active_ms;
     int64_t head_ms; /* when a head began that is not complete; 0 = none */
     struct dp_timer timer;
@@ -32,11 +33,14 @@ struct stream2 {
     size_t unconsumed; /* received and not yet given back to flow control */
     size_t dropped;    /* received after the whole answer */
     struct h2_out out;
-    bool has_body; /* a data provider was submitted */
+    bool has_body;  /* a data provider was submitted */
+    bool held_back; /* the service was told to wait, and is to be told when it may go on */
 };
 
 extern const struct front_ops front2_ops; /* front2_answer.c */
 
+/** A body's memory grew or shrank from `before` bytes to `after`. */
+void front2_count(struct front2 *c, size_t before, size_t after);
 void front2_stream_free(struct stream2 *s); /* cancels its exchange */
 /** Sends what the session has, from the loop: never from inside its callbacks. */
 void front2_send_soon(struct front2 *c);

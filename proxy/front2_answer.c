@@ -4,15 +4,32 @@
 
 #include <stdio.h>
 
+/* A client that opens no window could else make us hold a full buffer for each of its streams. A stream that
+ * has nothing waiting always gets something, so one that the client reads is not held up by others that it
+ * does not. */
+static bool crowded(const struct stream2 *s)
+{
+    return s->c->held >= H2_CONNECTION_FULL;
+}
+
+static bool full(const struct stream2 *s)
+{
+    size_t pending = h2_out_pending(&s->out);
+    return pending >= H2_OUT_FULL || (pending && crowded(s));
+}
+
 static ssize_t on_body_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_t n, uint32_t *flags,
                             nghttp2_data_source *source, void *user)
 {
     struct stream2 *s = source->ptr;
-    size_t before = h2_out_pending(&s->out);
+    size_t before = s->out.bytes.cap;
     ssize_t got = h2_out_read(&s->out, session, id, buf, n, flags);
+    front2_count(s->c, before, s->out.bytes.cap);
     struct exchange *x = s->x;
-    if (x && x->back && before >= H2_OUT_FULL && h2_out_pending(&s->out) < H2_OUT_FULL)
+    if (x && x->back && s->held_back && !full(s)) {
+        s->held_back = false;
         x->back->pull(x);
+    }
     return got;
 }
 
@@ -70,7 +87,9 @@ static void front_data(struct exchange *x, const char *p, size_t n)
     struct stream2 *s = x->front_data;
     x->bytes_out += n;
     s->c->active_ms = dp_now_ms(s->c->worker->loop);
+    size_t before = s->out.bytes.cap;
     h2_out_append(&s->out, p, n);
+    front2_count(s->c, before, s->out.bytes.cap);
     body_resume(s);
 }
 
@@ -79,6 +98,7 @@ static void front_data(struct exchange *x, const char *p, size_t n)
  * status"). */
 static void request_unwanted(struct stream2 *s)
 {
+    front2_count(s->c, s->in.cap, 0);
     buf_free(&s->in);
     front2_consume(s);
 }
@@ -113,7 +133,13 @@ static void front_flush(struct exchange *x)
 static bool front_blocked(struct exchange *x)
 {
     struct stream2 *s = x->front_data;
-    return h2_out_pending(&s->out) >= H2_OUT_FULL;
+    s->held_back |= full(s);
+    return full(s);
+}
+
+static size_t front_room(struct exchange *x)
+{
+    return crowded(x->front_data) ? H2_LITTLE : SCRATCH;
 }
 
 static void front_pull(struct exchange *x)
@@ -131,4 +157,5 @@ const struct front_ops front2_ops = {.head = front_head,
                                      .abort = front_abort,
                                      .flush = front_flush,
                                      .blocked = front_blocked,
-                                     .pull = front_pull};
+                                     .pull = front_pull,
+                                     .room = front_room};

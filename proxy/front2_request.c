@@ -39,6 +39,7 @@ void front2_request_feed(struct stream2 *s)
     if (s->in.len) {
         struct buf bytes = s->in;
         s->in = (struct buf){0};
+        front2_count(s->c, bytes.cap, 0);
         x->back->data(x, bytes.data, bytes.len);
         buf_free(&bytes);
         if (s->x != x || x->back == NULL)
@@ -69,7 +70,9 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
             front2_consume(s);
         return 0;
     }
+    size_t before = s->in.cap;
     buf_append(&s->in, p, n);
+    front2_count(c, before, s->in.cap);
     return s->in.failed ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 

@@ -1,5 +1,5 @@
 /* Shared parts of both HTTP/2 codecs. Invariant: a body never holds more than its sender's limit, because the
- * other side is not read while H2_OUT_FULL bytes wait; memory is returned as soon as it is sent. */
+ * other side is not read while H2_OUT_FULL bytes wait; memory is returned as soon as all of it is sent. */
 #include "proxy/h2.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ void h2_out_append(struct h2_out *o, const char *p, size_t n)
     if (o->off && o->off == o->bytes.len) {
         buf_reset(&o->bytes);
         o->off = 0;
-    } else if (o->off > H2_OUT_FULL) {
+    } else if (o->off > h2_out_pending(o)) {
         buf_consume(&o->bytes, o->off);
         o->off = 0;
     }

@@ -8,7 +8,9 @@ enum {
     H2_WINDOW = 256 * 1024,
     H2_CONNECTION_WINDOW = 1024 * 1024,
     H2_STREAMS = 256,
-    H2_OUT_FULL = 64 * 1024
+    H2_OUT_FULL = 64 * 1024,
+    H2_CONNECTION_FULL = 2 * 1024 * 1024, /* held by all streams of a client: then each gets little */
+    H2_LITTLE = 16384
 };
 
 /** A body on its way out of one stream. */

@@ -51,6 +51,8 @@ static const struct config_key keys[] = {
      "resume of a paused sandbox"},
     {"stream_buffer", CONFIG_INT, offsetof(struct proxy_config, stream_buffer), "4194304", 0, 1073741824,
      "bytes that the kernel may hold per stream and direction; 0 = its own maximum"},
+    {"max_buffered", CONFIG_INT, offsetof(struct proxy_config, max_buffered), "268435456", 1048576,
+     1099511627776, "bytes that may wait in the process; above it the connections that hold most are reset"},
     {"drain_timeout", CONFIG_MS, offsetof(struct proxy_config, drain_timeout_ms), "10s", 1, 86400000,
      "SIGTERM: open streams get this long"},
     {0},

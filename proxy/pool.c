@@ -1,13 +1,15 @@
 /* Connections to services: opened through the relay with a preface, kept for reuse per (sandbox, generation,
- * port). Invariant: a connection serves only requests of the generation that it was opened for; envd's is
- * opened ahead of need, other ports' never. */
+ * port). Invariants: a connection serves only requests of the generation that it was opened for; envd's is
+ * opened ahead of need, other ports' never; a port that has no connection takes no memory. */
 #include "proxy/proxy.h"
 
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
 #include "lib/net/preface.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -17,19 +19,32 @@
 
 enum { IDLE_ENVD_MS = 10000, IDLE_OTHER_MS = 4000, IDLE_API_MS = 60000 };
 
-static struct pool *pool_get(struct sandbox *s, uint16_t port, bool h2)
+/* Finds or makes it, and holds it: pool_leave. */
+static struct pool *pool_enter(struct sandbox *s, uint16_t port, bool h2)
 {
-    for (struct pool *p = s->pools; p; p = p->next)
-        if (p->port == port && p->h2 == h2)
-            return p;
-    struct pool *p = calloc(1, sizeof *p);
-    if (p) {
+    struct pool **slot = &s->pools[port % POOL_SLOTS], *p = *slot;
+    while (p && (p->port != port || p->h2 != h2))
+        p = p->next;
+    if (p == NULL && (p = calloc(1, sizeof *p))) {
         p->port = port;
         p->h2 = h2;
-        p->next = s->pools;
-        s->pools = p;
+        p->next = *slot;
+        *slot = p;
     }
+    if (p)
+        p->holders++;
     return p;
+}
+
+static void pool_leave(struct sandbox *s, struct pool *p)
+{
+    if (--p->holders)
+        return;
+    struct pool **at = &s->pools[p->port % POOL_SLOTS];
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    free(p);
 }
 
 static void idle_remove(struct back *b)
@@ -40,6 +55,7 @@ static void idle_remove(struct back *b)
     if (b->idle_next)
         b->idle_next->idle_link = b->idle_link;
     b->idle_link = NULL;
+    b->sandbox->idle--;
     dp_timer_stop(&b->timer);
 }
 
@@ -55,6 +71,7 @@ static void idle_add(struct back *b)
     if (b->idle_next)
         b->idle_next->idle_link = &b->idle_next;
     b->pool->idle = b;
+    b->sandbox->idle++;
     dp_timer_start(b->worker->loop, &b->timer, keep);
 }
 
@@ -85,6 +102,8 @@ void back_close(struct back *b, bool reset)
     *b->link = b->next;
     if (b->next)
         b->next->link = b->link;
+    pool_leave(s, b->pool);
+    b->pool = NULL;
     dp_mem_put(b->in, b->in_cap);
     b->in = NULL;
     dp_io_close(&b->io, reset);
@@ -239,6 +258,32 @@ static void on_timer(struct dp_timer *t)
         back_close(b, false);
 }
 
+/* As connect. A source address has one port per stream to a relay, and fewer than 9,000 where much of the
+ * range is reserved (ip_local_reserved_ports: the node's network does that). On loopback there are more
+ * addresses. */
+static int relay_connect(struct worker *w, int fd, const struct route *r)
+{
+    enum { SOURCES = 16 };
+    const struct sockaddr *to = (const struct sockaddr *)&r->relay;
+    bool loopback = to->sa_family == AF_INET &&
+                    ntohl(((const struct sockaddr_in *)to)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    uint32_t first = loopback ? w->relay_source : 0;
+    int rc = -1, one = 1;
+    for (uint32_t i = first; i < first + SOURCES; i++) {
+        struct sockaddr_in from = {.sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK + i % SOURCES)};
+        setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
+        if (i && bind(fd, (const struct sockaddr *)&from, sizeof from) != 0)
+            return -1;
+        rc = connect(fd, to, r->relay_len);
+        if (!loopback || rc == 0 || errno != EADDRNOTAVAIL) {
+            w->relay_source = loopback ? i % SOURCES : w->relay_source;
+            return rc;
+        }
+    }
+    return rc;
+}
+
 /* NULL: no descriptor or no memory, or the relay may not be reached in plaintext. */
 static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange *x)
 {
@@ -268,13 +313,14 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
     if (b->next)
         b->next->link = &b->next;
     s->backs = b;
+    p->holders++;
     if (x == NULL)
         p->opening++;
     else
         x->conn = b;
     bool tls = !s->is_api && w->proxy->relay_tls;
     SSL *ssl = tls ? relay_tls_connect(b) : NULL;
-    int rc = tls && ssl == NULL ? -1 : connect(fd, (const struct sockaddr *)&r->relay, r->relay_len);
+    int rc = tls && ssl == NULL ? -1 : relay_connect(w, fd, r);
     if ((rc != 0 && (errno != EINPROGRESS || (tls && ssl == NULL))) ||
         dp_io_open(&b->io, w->loop, fd, ssl, false) != 0) {
         SSL_free(ssl);
@@ -298,7 +344,7 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
 void pool_connect(struct exchange *x)
 {
     struct sandbox *s = x->sandbox;
-    struct pool *p = pool_get(s, s->is_api ? 0 : x->port, x->grpc);
+    struct pool *p = pool_enter(s, s->is_api ? 0 : x->port, x->grpc);
     if (p == NULL) {
         exchange_fail(x, ANSWER_UNREACHABLE, NULL);
         return;
@@ -320,6 +366,7 @@ void pool_connect(struct exchange *x)
         ;
     else
         back_open(s, p, NULL);
+    pool_leave(s, p);
     if (b == NULL) {
         exchange_not_connected(x, CONNECT_UNREACHABLE);
     } else if (b->state == BACK_BUSY) {
@@ -347,7 +394,7 @@ void back_release(struct back *b)
 {
     dp_io_settle(&b->io); /* what is still readable was not asked for */
     bool keep = b->gen == b->sandbox->route.gen && (!b->io.readable || b->h2) && !b->io.rdhup &&
-                !b->io.failed && !dp_io_blocked(&b->io) &&
+                !b->io.failed && !dp_io_blocked(&b->io) && b->sandbox->idle < IDLE_MAX &&
                 !atomic_load_explicit(&b->worker->proxy->draining, memory_order_relaxed);
     b->x = NULL;
     if (!keep) {

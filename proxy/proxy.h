@@ -20,13 +20,20 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SCRATCH = 65536, PARKED_MAX = 1024, LOOKUP_PARKED_MAX = 16384, CONNECT_TRIES = 5 };
+enum {
+    SCRATCH = 65536,
+    PARKED_MAX = 1024,
+    LOOKUP_PARKED_MAX = 16384,
+    CONNECT_TRIES = 5,
+    POOL_SLOTS = 32,
+    IDLE_MAX = 256 /* kept connections of one sandbox and worker */
+};
 
 struct proxy_config {
     char *listen, *tls_listen, *admin_listen, *domain, *api, *lifecycle, *redis, *redis_user,
         *redis_password_file, *run_dir, *key_dir, *state_dir, *cell, *access_log, *tls_cert, *tls_key,
         *relay_ca, *relay_cert, *relay_key;
-    int64_t threads, max_per_sandbox, max_per_client, stream_buffer;
+    int64_t threads, max_per_sandbox, max_per_client, stream_buffer, max_buffered;
     int64_t head_timeout_ms, keepalive_timeout_ms, idle_timeout_ms, connect_timeout_ms, wake_timeout_ms,
         drain_timeout_ms;
 };
@@ -83,15 +90,29 @@ struct worker {
     bool drained_hard;
     struct buf log; /* access log lines that wait for their write */
     uint32_t nonce;
+    uint32_t relay_source; /* 127.0.0.1 + this is where connections to relays on loopback come from */
+    _Atomic size_t held;   /* as last published */
+    struct dp_task shed;
 };
 
 /** Every client connection is on its worker's list, so that a drain reaches it. */
 struct front_link {
     struct front_link *next, **link;
-    void (*drain)(struct front_link *f); /* close when idle, finish what runs */
+    void (*drain)(struct front_link *f);        /* close when idle, finish what runs */
+    size_t (*held)(const struct front_link *f); /* bytes of this process that wait for it, see memory.c */
+    void (*drop)(struct front_link *f);         /* reset */
 };
 void front_link_add(struct worker *w, struct front_link *f);
 void front_link_remove(struct worker *w, struct front_link *f);
+
+/** To be called whenever more waits for a peer than before: above the process' limit the client connections
+ * that hold most are reset at the end of this turn. */
+void memory_grown(struct worker *w);
+/** Every now and then: lets the other workers know what this one holds. */
+void memory_publish(struct worker *w);
+void memory_init(struct worker *w);
+/** What an exchange holds, with its connection to the service. */
+size_t memory_of(const struct exchange *x);
 
 int worker_start(struct worker *w, struct err *e);
 /** Opens (or takes over) the sockets of all workers; `*confirm` >= 0: a predecessor waits for
@@ -107,12 +128,13 @@ void worker_accept(struct worker *w, int fd, bool tls);
 
 enum wait_kind { WAIT_NONE, WAIT_LOOKUP, WAIT_WAKE, WAIT_RESUME };
 
-/** Connections to one port. */
+/** Connections to one port; there as long as it has one. */
 struct pool {
     struct pool *next;
     uint16_t port;
     bool h2;
     uint16_t opening;  /* spares on their way */
+    uint32_t holders;  /* its connections, open or opening */
     struct back *idle; /* newest first */
 };
 
@@ -122,9 +144,10 @@ struct sandbox {
     struct share *share; /* requests in flight, of all workers */
     char id[SANDBOX_ID_LEN + 1];
     bool is_api;
-    struct route route; /* copy; valid while route.serial is the cache's */
-    struct pool *pools;
+    struct route route;                    /* copy; valid while route.serial is the cache's */
+    struct pool *pools[POOL_SLOTS];        /* by port */
     struct back *backs;                    /* all connections, for closing on a new generation */
+    uint32_t idle;                         /* kept ones among them */
     uint32_t exchanges;                    /* in flight, of this worker */
     struct exchange *parked, **parked_end; /* in order of arrival */
     uint32_t parked_count, round;
@@ -165,6 +188,7 @@ struct front_ops {
      */
     struct dp_io *(*plain)(struct exchange *x);
     void (*active)(struct exchange *x); /* bytes were written to that stream */
+    size_t (*room)(struct exchange *x); /* how much to read at once for it; no function: SCRATCH */
 };
 
 struct back_ops {
@@ -225,6 +249,12 @@ struct exchange {
     const char *client; /* printable address, owned by the front */
     bool post_mortem;   /* the connection broke: the look-up only decides how to say so */
 };
+
+/** How many bytes of the service to read at once. */
+static inline size_t exchange_room(struct exchange *x)
+{
+    return x->front->room ? x->front->room(x) : SCRATCH;
+}
 
 /** Makes one with room for a head of `n` bytes in x->head; NULL when out of memory. */
 struct exchange *exchange_new(struct worker *w, const struct front_ops *front, void *front_data, size_t n);

@@ -3,6 +3,8 @@
  * -Dtsan_shims=true). */
 #pragma once
 
+#include "proxy/http1.h"
+
 #include "lib/base/err.h"
 #include "lib/base/ids.h"
 
@@ -27,6 +29,13 @@ struct route {
     uint64_t serial; /* grows with each installation; tells two versions apart */
     uint32_t epoch;  /* of the event stream when it was read; older than the cache's = unverified */
 };
+
+/** Takes one field of a record; unknown ones are passed over. false: malformed, the record is not to be used.
+ */
+bool route_record_take(struct route *r, struct str name, struct str value);
+/** Copies a value that may stand in a line of a head; false when it may not, or is too long. */
+bool route_text_copy(struct str v, char *out, size_t cap);
+enum route_state route_state_parse(struct str v);
 
 struct route_cache;
 struct route_cache *route_cache_new(void);

@@ -74,11 +74,6 @@ void sandbox_release(struct sandbox *s)
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
-    while (s->pools) {
-        struct pool *p = s->pools;
-        s->pools = p->next;
-        free(p);
-    }
     dp_timer_stop(&s->timer);
     share_leave(s->share);
     free(s);

@@ -159,6 +159,7 @@ static void on_sweep(struct dp_timer *t)
     }
     drain_check(w);
     access_log_flush(w);
+    memory_publish(w);
     dp_timer_start(w->loop, t, 200);
 }
 
@@ -210,6 +211,7 @@ int workers_open(struct proxy *p, int *confirm, void (*taken)(void *), struct er
         struct worker *w = &p->workers[i];
         w->proxy = p;
         w->index = i;
+        memory_init(w);
         w->loop = dp_loop_new();
         w->routes = route_reader_new(p->routes);
         if (w->loop == NULL || w->routes == NULL)

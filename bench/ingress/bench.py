@@ -215,17 +215,42 @@ class Bench:
         metric("rss", "MiB", [status_mib(self.proxy.pid, "VmHWM")])
         say("  proxy resident high-water %.1f MiB" % status_mib(self.proxy.pid, "VmHWM"))
 
+    def node(self, i):
+        """A relay of its own and a backend behind it, as on another node: a relay needs two descriptors per stream, as a proxy does."""
+        home, port = self.c.dir / ("node%d" % i), free_port()
+        sb = sandbox_id()
+        (home / "relay").mkdir(parents=True)
+        (home / "sb" / sb / "1").mkdir(parents=True)
+        (home / "sb" / sb / "1/ticket").write_text(self.c.ticket(sb, 1) + "\n")
+        self.c.spawn([SERVER, home / "sb" / sb / "1/in.sock"], "server-node%d" % i)
+        conf = self.c.dir / ("node%d.yaml" % i)
+        conf.write_text("common:\n  run_dir: %s\n  state_dir: %s\nrelay:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n%s"
+                        % (home, home, port, free_port(), self.c.relay_extra))
+        self.c.spawn([BUILD / "node/relay/cube-relay", "--config", conf], "relay-node%d" % i)
+        wait_for(lambda: listening(port) and (home / "sb" / sb / "1/in.sock").exists(), why="a node")
+        self.c.route(sb, 1, relay="127.0.0.1:%d" % port)
+        return sb, port
+
     def websockets(self):
+        """As many as a proxy process may hold, in all proxies together; each has a relay of its own."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        count = min(int(os.environ.get("CUBE_BENCH_WEBSOCKETS", 5000)), (limit - 200) // 2)
-        held = [idle_websockets(self.c, self.host, p, count // 2) for p in self.c.proxies]
+        most = min((limit - 200) // 2, 25000)  # two descriptors per socket; the rest is for listeners, Redis and logs
+        asked = int(os.environ.get("CUBE_BENCH_WEBSOCKETS", most * len(self.c.proxies)))
+        each = min(asked // len(self.c.proxies), most)
+        if each * len(self.c.proxies) < asked:
+            say("  asked for %d WebSockets; a process may have %d descriptors, so %d proxies hold %d each" % (asked, limit, len(self.c.proxies), each))
+        nodes = [self.node(i) for i in range(len(self.c.proxies))]
+        held = [idle_websockets(self.c, "8000-%s.cube.test" % sb, p, each) for p, (sb, _) in zip(self.c.proxies, nodes)]
         metric("idle-websocket", "KiB", [kib for kib, _ in held])
-        say("  %d idle WebSockets: %.1f KiB each (limit of descriptors %d)" % (count, max(kib for kib, _ in held), limit))
-        self.c.vm(self.sb, 2, {8000: self.backend})
-        t = time.time()
-        self.c.route(self.sb, 2)
-        gone = [float(p.stdout.readline().split()[1]) - t for _, p in held]
-        say("  route change: the last of %d streams on 2 proxies was closed after %.1f ms" % (count, max(gone) * 1000))
+        metric("idle-websockets", "open", [each * len(held)])
+        say("  %d idle WebSockets at once in %d proxies: %s KiB each (limit of descriptors per process %d, two per socket)"
+            % (each * len(held), len(held), " ".join("%.1f" % kib for kib, _ in held), limit))
+        gone = []
+        for (sb, port), (_, p) in zip(nodes, held):
+            t = time.time()
+            self.c.route(sb, 2, relay="127.0.0.1:%d" % port)
+            gone.append(float(p.stdout.readline().split()[1]) - t)
+        say("  route change: the last of %d streams of one sandbox was closed after %.1f ms" % (each, max(gone) * 1000))
 
     def route(self):
         """With few streams, as in life: how long until every proxy has acted on the change."""

@@ -37,8 +37,16 @@ static int tcp_connect(void)
 {
     struct sockaddr_in sa = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    /* A source address has one port per connection to a destination, fewer than 9,000 where some are
+     * reserved. */
+    enum { PER_SOURCE = 5000 };
+    static uint32_t opened;
+    struct sockaddr_in from = {.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK + opened++ / PER_SOURCE % 250)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    if (fd < 0 || connect(fd, (struct sockaddr *)&sa, sizeof sa) != 0) {
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&from, sizeof from) != 0 ||
+        connect(fd, (struct sockaddr *)&sa, sizeof sa) != 0) {
         perror("connect");
         exit(1);
     }

@@ -14,11 +14,12 @@
 
 /* ---- memory ---- */
 
-enum { CLASSES = 3, CACHED = 64 };
-static const uint32_t class_size[CLASSES] = {4096, 16384, 65536};
+enum { CLASSES = 4, CACHED = 64 };
+static const uint32_t class_size[CLASSES] = {4096, 16384, 32768, 65536};
 static _Thread_local struct {
     char *block[CLASSES][CACHED];
     int count[CLASSES];
+    size_t held;
 } cache;
 
 char *dp_mem_get(size_t n, uint32_t *cap)
@@ -26,22 +27,40 @@ char *dp_mem_get(size_t n, uint32_t *cap)
     for (int c = 0; c < CLASSES; c++) {
         if (n > class_size[c])
             continue;
-        *cap = class_size[c];
-        return cache.count[c] ? cache.block[c][--cache.count[c]] : malloc(class_size[c]);
+        n = class_size[c];
+        break;
     }
     *cap = (uint32_t)n;
-    return malloc(n);
+    char *p = NULL;
+    for (int c = 0; c < CLASSES && p == NULL; c++)
+        if (n == class_size[c] && cache.count[c])
+            p = cache.block[c][--cache.count[c]];
+    if (p == NULL)
+        p = malloc(n);
+    cache.held += p ? n : 0;
+    return p;
 }
 
 void dp_mem_put(char *p, uint32_t cap)
 {
+    cache.held -= p ? cap : 0;
     for (int c = 0; p && c < CLASSES; c++) {
-        if (cap == class_size[c] && cache.count[c] < (c == 2 ? CACHED / 4 : CACHED)) {
+        if (cap == class_size[c] && cache.count[c] < (cap > 16384 ? CACHED / 4 : CACHED)) {
             cache.block[c][cache.count[c]++] = p;
             return;
         }
     }
     free(p);
+}
+
+size_t dp_mem_held(void)
+{
+    return cache.held;
+}
+
+void dp_mem_count(size_t before, size_t after)
+{
+    cache.held += after - before;
 }
 
 /* ---- the kernel's buffers ---- */

@@ -81,6 +81,11 @@ static inline bool dp_io_is_open(const struct dp_io *io)
 /** Moves up to `n` bytes from the socket into a pipe without copying; plain streams only. As dp_io_read. */
 ssize_t dp_io_splice_in(struct dp_io *io, int pipe_fd, size_t n);
 
-/** Blocks of 4, 16 and 64 KiB, cached per thread; `*cap` gets the size. NULL only when out of memory. */
+/** Blocks of 4, 16, 32 and 64 KiB, cached per thread; `*cap` gets the size. NULL only when out of memory. */
 char *dp_mem_get(size_t n, uint32_t *cap);
 void dp_mem_put(char *p, uint32_t cap);
+/** Bytes in blocks that this thread has handed out, and what its owners counted beside them: all that waits
+ * in this process for a peer. */
+size_t dp_mem_held(void);
+/** Counts memory of another kind: it grew (or shrank) from `before` to `after` bytes. */
+void dp_mem_count(size_t before, size_t after);

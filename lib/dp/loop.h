@@ -12,7 +12,7 @@
 struct dp_loop;
 
 struct dp_loop *dp_loop_new(void);   /* NULL when out of memory or descriptors */
-void dp_loop_run(struct dp_loop *l); /* until dp_loop_stop */
+void dp_loop_run(struct dp_loop *l); /* until dp_loop_stop; may be called again */
 void dp_loop_stop(struct dp_loop *l);
 
 /** Monotonic time as of this turn of the loop. */

@@ -87,4 +87,5 @@ void dp_loop_run(struct dp_loop *l)
         core_timers(&l->core);
         core_settle(&l->core);
     }
+    l->stop = false;
 }

@@ -45,6 +45,11 @@ struct relay {
     uint64_t accepted, refused[8], bytes_in, bytes_out;
 };
 
+/** A directory's name as a generation: decimal digits, at most 19. */
+bool generation_parse(const char *name, uint64_t *gen);
+/** A ticket file's content: 32 raw bytes, or 64 hex digits with or without a newline. */
+bool ticket_parse(const char *bytes, size_t n, uint8_t key[32]);
+
 /** Finds the sandbox's newest generation below <run>/sb (read again when the directory changed). NULL =
  * unknown sandbox or no readable ticket. Valid until the next call. */
 struct ticket *ticket_find(struct relay *r, const char *sandbox);

@@ -6,7 +6,6 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/ids.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,16 +21,6 @@ static struct ticket **slot_of(struct relay *r, const char *sandbox)
     return &r->tickets[h % (sizeof r->tickets / sizeof r->tickets[0])];
 }
 
-static bool gen_parse(const char *s, uint64_t *gen)
-{
-    if (!isdigit((unsigned char)s[0]) || strlen(s) > 19)
-        return false;
-    char *end;
-    *gen = strtoull(s, &end, 10);
-    return *end == 0;
-}
-
-/* 32 raw bytes, or 64 hex digits with or without a newline. */
 static bool key_read(int dir, uint64_t gen, uint8_t key[32])
 {
     char path[40], text[80];
@@ -39,15 +28,10 @@ static bool key_read(int dir, uint64_t gen, uint8_t key[32])
     _cleanup_close_ int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return false;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    if (n == 32) {
-        memcpy(key, text, 32);
-        return true;
-    }
-    if (n < 64 || n > 65)
-        return false;
-    text[64] = 0;
-    return hex_decode(text, key, 32);
+    ssize_t n = read(fd, text, sizeof text);
+    bool ok = n > 0 && ticket_parse(text, (size_t)n, key);
+    OPENSSL_cleanse(text, sizeof text);
+    return ok;
 }
 
 static bool newest_generation(int dir, uint64_t *newest)
@@ -63,7 +47,7 @@ static bool newest_generation(int dir, uint64_t *newest)
     bool found = false;
     for (struct dirent *ent; (ent = readdir(d));) {
         uint64_t gen;
-        if (gen_parse(ent->d_name, &gen) && (!found || gen > *newest)) {
+        if (generation_parse(ent->d_name, &gen) && (!found || gen > *newest)) {
             *newest = gen;
             found = true;
         }

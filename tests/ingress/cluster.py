@@ -114,11 +114,13 @@ class Cluster:
         return p
 
     def start_relay(self):
+        admin = free_port()
         conf = self.dir / "relay.yaml"
         conf.write_text("common:\n  run_dir: %s\n  state_dir: %s\nrelay:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n%s"
-                        % (self.run, self.dir, self.relay_port, free_port(), self.relay_extra))
+                        % (self.run, self.dir, self.relay_port, admin, self.relay_extra))
         p = self.spawn([BUILD / "node/relay/cube-relay", "--config", conf], "relay")
         wait_for(lambda: listening(self.relay_port), why="cube-relay")
+        p.admin = admin
         return p
 
     def start_proxy(self, i=0, port=None, tls_port=None):

@@ -1,17 +1,20 @@
 """What holds for the whole process, whatever the number of its threads: limits per sandbox and per client address, and the entry in discovery."""
+import hashlib
 import json
 import os
+import re
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 
 from check import check, equal, run, test
 from cluster import Cluster, wait_for
-from service import Service
-from test_attack import END_HEADERS, END_STREAM, H2, HEADERS, frame, request
-from test_http1 import Raw, by, get
+from service import Service, pattern_sha
+from test_attack import CONTINUATION, DATA, END_HEADERS, END_STREAM, H2, HEADERS, WINDOW, fields, frame, request, rss_now
+from test_http1 import SANITIZED, Raw, by, get
 
 MiB = 1 << 20
 PER_SANDBOX, PER_CLIENT = 6, 20
@@ -180,6 +183,109 @@ def a_reader_that_stops_holds_its_sender(c, svc):
         print("   %s that was fast and is read no more: %.1f MiB on the way" % (what, held))
         # Three connections; the programs hold little, and the kernel at most `stream_buffer` (1 MiB) for each, beside what is unsent.
         check(held < 7, "a sender was let %.1f MiB ahead" % held)
+
+
+def metric(p, line):
+    """The number behind the first match of `line` in a process' metrics."""
+    with socket.create_connection(("127.0.0.1", p.admin), 10) as s:
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        text = s.makefile().read()
+    return int(re.search(line + r" (\d+)", text).group(1))
+
+
+def left(s):
+    """Whether the proxy has closed the connection; it has said nothing before."""
+    waiting = select.poll()
+    waiting.register(s, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+HELD = 4 * MiB
+
+
+@test
+def what_waits_in_the_process_is_bounded(c, svc):
+    """Heads that never end, then requests with large heads that nobody answers: the ones that hold most go, small ones stay."""
+    small = Cluster(proxies=0, config="  threads: 1\n  max_buffered: %d\n" % HELD)
+    try:
+        p = small.start_proxy()
+        small.proxies, small.port = [p], p.port
+        sb, vm = small.sandbox({8000: svc.port})
+        equal(get(small, "/", by(sb))[0], 200)
+        patient = Raw(small).send("GET / HTTP/1.1\r\nX: ")
+        before, n = rss_now(p), 800
+        half = [Raw(small) for _ in range(n)]
+        for k in half:
+            k.send(b"GET / HTTP/1.1\r\nX: " + b"x" * 31000)
+        stay = lambda: sum(not left(k.s) for k in half)
+        wait_for(lambda: stay() <= HELD // 32768, why="the heads above the limit to be dropped")
+        held = rss_now(p) - before
+        print("   %d half heads of 31 KB each: %d stay, the proxy holds %.1f MiB" % (n, stay(), held))
+        check(SANITIZED or held < 18, "%.1f MiB held" % held)  # the limit, and the heads of one turn (256 sockets)
+        wait_for(lambda: metric(p, 'event="dropped_for_memory"}') >= n - HELD // 32768, why="all of them to be counted")
+        for k in half:
+            end(k)
+        equal(patient.send("y\r\n%s\r\n" % by(sb)).answer()[0], 200, "a small head that took its time")
+        k = H2(small)
+        try:
+            for i in range(250):
+                k.send(frame(HEADERS, END_STREAM, 1 + 2 * i, request(sb, "/quiet", "GET", ("x", "x" * 15000))),
+                       frame(CONTINUATION, END_HEADERS, 1 + 2 * i, fields(("x", "x" * 14000))))
+        except ConnectionError:
+            pass
+        wait_for(lambda: k.read() is None, why="the client with the large heads to be dropped")
+        k.close()
+        equal(patient.send("GET / HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0], 200, "others are served")
+    finally:
+        small.close()
+
+
+@test
+def a_client_that_reads_one_stream_of_many_gets_it_whole(c, svc):
+    """The others hold what a client may hold in all, so this one gets little at a time, but it gets it."""
+    many = Cluster(proxies=0, config="  threads: 1\n")
+    try:
+        p = many.start_proxy()
+        many.proxies, many.port = [p], p.port
+        sb, vm = many.sandbox({8000: svc.port})
+        equal(get(many, "/", by(sb))[0], 200)
+        before, n, streams = rss_now(p), 3 * MiB, 150
+        svc.seen.clear()
+        k = H2(many, settings=struct.pack(">HI", 4, 0))  # initial window 0
+        k.send(*[frame(HEADERS, END_HEADERS | END_STREAM, 1 + 2 * i, request(sb, "/download?n=%d" % n)) for i in range(streams)])
+        wait_for(lambda: len(svc.seen) == streams and all(s.get("sent", 0) for s in svc.seen), why="the downloads to begin")
+        k.send(frame(WINDOW, 0, 0, struct.pack(">I", n)), frame(WINDOW, 0, 2 * streams - 1, struct.pack(">I", n)))
+        got = hashlib.sha256()
+        while True:
+            kind, flags, stream, payload = k.read()
+            if kind == DATA and stream == 2 * streams - 1:
+                got.update(payload)
+                if flags & END_STREAM:
+                    break
+        equal(got.hexdigest(), pattern_sha(n), "bytes of the stream that was read")
+        held = rss_now(p) - before
+        print("   %d streams of one client, of which it reads one: the proxy holds %.1f MiB" % (streams, held))
+        check(SANITIZED or held < 8, "%.1f MiB held" % held)
+        k.close()
+    finally:
+        many.close()
+
+
+@test
+def kept_connections_of_one_sandbox_are_bounded(c, svc):
+    """A guest that serves all its ports, and a client that asks each of them."""
+    few = Cluster(proxies=0, config="  threads: 1\n")
+    try:
+        p = few.start_proxy()
+        few.proxies, few.port = [p], p.port
+        ports = range(9000, 9300)
+        sb, vm = few.sandbox({port: svc.port for port in ports})
+        k = Raw(few)
+        for port in ports:
+            equal(k.send("GET / HTTP/1.1\r\n%s\r\n" % by(sb, port)).answer()[0], 200)
+        wait_for(lambda: metric(few.relay, "cube_relay_streams") <= 256, why="what is more than it may keep to be closed")
+    finally:
+        few.close()
 
 
 if __name__ == "__main__":
