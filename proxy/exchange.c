@@ -211,7 +211,7 @@ static void header_add(struct http_head *m, const char *name, const char *value,
 
 static void extra_headers(struct http_head *m, const struct buf *extra)
 {
-    const char *p = extra->data, *end = p + extra->len;
+    const char *p = extra->data, *end = extra->len ? p + extra->len : p;
     while (p < end && m->count < HTTP_HEADERS_MAX) {
         const char *colon = memchr(p, ':', (size_t)(end - p)), *eol = memchr(p, '\r', (size_t)(end - p));
         m->h[m->count++] = (struct http_header){
