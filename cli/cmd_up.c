@@ -321,9 +321,11 @@ int cmd_up(int argc, char **argv)
             fprintf(stderr, "  %s\n", e.remedy);
         return 1;
     }
+    bool usual = strcmp(u.s.state_dir, "/var/lib/cube") == 0;
     printf("\nUp in %.1f s. For the SDKs:\n\n    export E2B_API_KEY=%s\n    export E2B_API_URL=%s\n    "
            "export E2B_SANDBOX_URL=%s\n\n"
-           "(or: eval \"$(./cube env)\")\n",
-           (double)(clock_mono_us() - start) / 1e6, u.s.api_key, u.s.api_url, u.s.sandbox_url);
+           "(or: eval \"$(./cube env%s%s)\")\n",
+           (double)(clock_mono_us() - start) / 1e6, u.s.api_key, u.s.api_url, u.s.sandbox_url,
+           usual ? "" : " --state ", usual ? "" : u.s.state_dir);
     return 0;
 }
