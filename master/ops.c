@@ -138,3 +138,15 @@ int ops_reply_check(const Cube__Node__V1__StartReply *reply, uint64_t gen, struc
                        REPLY_WORD_MAX);
     return 0;
 }
+
+void op_ended_meanwhile(struct master *m, const char *id, struct err *e)
+{
+    _cleanup_record_ struct record now = {0};
+    struct err why = {0};
+    bool gone = op_load(m, id, "", &now, &why) < 0 ? why.code == ERR_NOT_FOUND
+                                                    : state_table[now.state].view == VIEW_GONE;
+    if (!gone)
+        return;
+    *e = (struct err){0};
+    err_set(e, ERR_NOT_FOUND, "sandbox %s not found: it was ended meanwhile", id);
+}

@@ -30,6 +30,10 @@ int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, cons
 int op_deadline(struct master *m, const Cube__Master__V1__SetDeadlineRequest *req, struct record *out,
                 struct err *e);
 
+/** An operation that failed because its sandbox was ended meanwhile says that (ERR_NOT_FOUND), and not what
+ * the node met: `e` is replaced when the sandbox is gone. */
+void op_ended_meanwhile(struct master *m, const char *id, struct err *e);
+
 /** Brings a transient record that lost its owner to a stable state by the node's truth. In a fiber of its
  * own. */
 void op_reconcile(struct master *m, const char *id);

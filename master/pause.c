@@ -121,12 +121,16 @@ int op_pause(struct master *m, const Cube__Master__V1__PauseRequest *req, const 
     } else if (unknown_effect(&why) || why.code == ERR_NOT_FOUND) {
         inflight_end(&busy);
         op_reconcile_later(m, r.id);
-        return err_set(e, ERR_UNAVAILABLE, "pausing sandbox %s: %.180s", r.id, why.msg);
+        err_set(e, ERR_UNAVAILABLE, "pausing sandbox %s: %.180s", r.id, why.msg);
+        op_ended_meanwhile(m, r.id, e);
+        return -1;
     } else {
         pause_end(m, &r, STATE_RUNNING, NULL, why.msg, e);
         *e = why;
         rc = -1;
     }
+    if (rc < 0)
+        op_ended_meanwhile(m, r.id, e);
     inflight_end(&busy);
     return rc == 0 ? op_load(m, r.id, "", out, e) : -1;
 }
@@ -422,6 +426,8 @@ int op_resume(struct master *m, const Cube__Master__V1__ResumeRequest *req, cons
             } else if (e->code == ERR_CONFLICT) {
                 rc = 1; /* another was faster: share its result */
                 fiber_sleep(20);
+            } else {
+                op_ended_meanwhile(m, out->id, e);
             }
             break;
         case STATE_CREATING:

@@ -99,19 +99,6 @@ static void unmark(struct master *m, const struct record *r, const char *text)
     }
 }
 
-/* An operation that failed because its sandbox was ended meanwhile says that, and not what the node met. */
-static void ended_meanwhile(struct master *m, const char *id, struct err *e)
-{
-    _cleanup_record_ struct record now = {0};
-    struct err why = {0};
-    bool gone = op_load(m, id, "", &now, &why) < 0 ? why.code == ERR_NOT_FOUND
-                                                    : state_table[now.state].view == VIEW_GONE;
-    if (!gone)
-        return;
-    *e = (struct err){0};
-    err_set(e, ERR_NOT_FOUND, "sandbox %s not found: it was ended meanwhile", id);
-}
-
 /* The catalog's entry of a snapshot. Named ones get the alias of their team's namespace. */
 static int publish(struct master *m, const struct record *r, const char *id, const char *name,
                    bool fork, Cube__Master__V1__Template **out, struct err *e)
@@ -203,7 +190,7 @@ int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, 
     }
     if (rc < 0) {
         snprintf(text, sizeof text, "snapshot failed: %.170s", e->msg);
-        ended_meanwhile(m, r.id, e);
+        op_ended_meanwhile(m, r.id, e);
     }
     unmark(m, &r, text);
     inflight_end(&busy);
@@ -283,7 +270,7 @@ int op_rollback(struct master *m, const Cube__Master__V1__RollbackRequest *req, 
     } else {
         char text[200];
         snprintf(text, sizeof text, "rollback failed: %.170s", e->msg);
-        ended_meanwhile(m, r.id, e);
+        op_ended_meanwhile(m, r.id, e);
         unmark(m, &r, text);
     }
     inflight_end(&busy);

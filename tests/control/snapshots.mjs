@@ -79,15 +79,17 @@ await test('the snapshot of a fork is not listed, stays as long as one of its sa
   equal([await c.r('ZSCORE', '{c0}:forks', id), await c.r('SISMEMBER', '{c0}:snaps:t1', id)], [null, 0], 'what Redis kept of it');
   await until('its node was told', async () => (await n(`${x.node_id} stats`)).dropped.includes(id));
 });
-await test('a snapshot whose sandbox is ended meanwhile answers not found, and not what the node met', async () => {
-  const x = await create();
-  await n(`${x.node_id} snapshot_ms 60000`);
-  const answer = rejects(s.sandboxes('Snapshot', q(x)), 'not_found', /ended meanwhile/);
-  answer.catch(() => {});
-  await until('it is in flight', async () => (await s.sandboxes('Get', q(x))).sandbox.op === 'snapshot');
-  await s.sandboxes('Kill', q(x));
-  await n(`${x.node_id} snapshot_ms 0`);
-  await answer;
+await test('a snapshot or pause whose sandbox is ended meanwhile answers not found, and not what the node met', async () => {
+  for (const [call, delay, busy] of [['Snapshot', 'snapshot_ms', (x) => x.op === 'snapshot'], ['Pause', 'pause_ms', (x) => x.state === 'PAUSING']]) {
+    const x = await create();
+    await n(`${x.node_id} ${delay} 60000`);
+    const answer = rejects(s.sandboxes(call, q(x)), 'not_found', /ended meanwhile/);
+    answer.catch(() => {});
+    await until(`the ${call} is in flight`, async () => busy((await s.sandboxes('Get', q(x))).sandbox));
+    await s.sandboxes('Kill', q(x));
+    await n(`${x.node_id} ${delay} 0`);
+    await answer;
+  }
 });
 await test('the quota of snapshots: one more is refused before anything is done, a deleted one makes room', async () => {
   const x = await create(), have = Number(await c.r('SCARD', '{c0}:snaps:t1'));

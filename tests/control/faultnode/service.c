@@ -202,12 +202,13 @@ static void run_pause(struct job *j)
 {
     Cube__Node__V1__PauseRequest *q = (Cube__Node__V1__PauseRequest *)j->in;
     struct sim_node *n = j->n;
+    bool was = sim_find(n, q->sandbox_id) != NULL;
     sim_delay(&n->pause_ms);
     struct sim_sandbox *s = sim_find(n, q->sandbox_id);
     if (n->refuse_pause) {
         job_fail(j, n->refuse_pause, "the simulated node refuses");
     } else if (!s) {
-        job_fail(j, ERR_NOT_FOUND, "no such sandbox");
+        job_fail(j, was ? ERR_UNAVAILABLE : ERR_NOT_FOUND, was ? "the VMM has gone away" : "no such sandbox");
     } else if (s->gen != q->gen) {
         job_fail(j, ERR_STALE_GENERATION, "another generation");
     } else {
