@@ -22,14 +22,23 @@ static struct {
     unsigned count;
 } spares = {.fd = -1};
 
+/* The directory itself stays: a full disk may have no room for another. */
 int vm_spare_open(struct node *n, struct err *e)
 {
-    if (tree_remove(n->store.fd, "vm-spare", e) < 0)
-        return -1;
-    if (mkdirat(n->store.fd, "vm-spare", 0700) < 0)
+    if (mkdirat(n->store.fd, "vm-spare", 0700) < 0 && errno != EEXIST)
         return err_sys(e, ERR_INTERNAL, "making the directory of spares");
     spares.fd = openat(n->store.fd, "vm-spare", O_DIRECTORY | O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    return spares.fd < 0 ? err_sys(e, ERR_INTERNAL, "opening the directory of spares") : 0;
+    if (spares.fd < 0)
+        return err_sys(e, ERR_INTERNAL, "opening the directory of spares");
+    char **names;
+    size_t count;
+    if (store_list(&n->store, "vm-spare", &names, &count, e) < 0)
+        return -1;
+    int rc = 0;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = tree_remove(spares.fd, names[i], e);
+    store_names_free(names, count);
+    return rc;
 }
 
 int vm_spare_take(struct node *n, const char *name)

@@ -108,7 +108,7 @@ for _ in $(seq 600); do in_ns "$node" nc -z 93.184.216.34 83 && break; sleep 0.0
 start=$(date +%s%N)
 sent=$(in_ns "$guest2" python3 -c "
 import socket
-s = socket.create_connection(('93.184.216.34', 83), 10)
+s = socket.create_connection(('93.184.216.34', 83), 60)
 s.settimeout(60)
 s.sendall(bytes(400000))
 s.shutdown(socket.SHUT_WR)

@@ -155,6 +155,18 @@ def a_read_only_store_pauses_nothing(s):
     finally:
         for d in ("tmp", "snap"):
             subprocess.run(["umount", s.store / d])
+    # A node cannot come up on such a store, and says so; its sandboxes run on until it can.
+    s.stop_node()
+    subprocess.run(["mount", "--bind", s.store, s.store], check=True)
+    subprocess.run(["mount", "-o", "remount,ro,bind", s.store], check=True)
+    seen = len(s.log())
+    try:
+        s.start_node(ready=False)
+        assert s.node.wait(60) == 1 and "Read-only file system" in s.log()[seen:], s.log()[seen:]
+    finally:
+        subprocess.run(["umount", s.store])
+    s.start_node()
+    assert s.state(i) == "RUNNING" and s.sh(i, 1, "cat /dev/shm/f") == "kept"
     s.ok("kill", i, 1)
 
 
