@@ -18,7 +18,7 @@ struct node_config {
     int64_t vmm_pool, ready_pool, ready_ttl_ms;
     int64_t max_sandboxes, memory_mib, memory_reserve_mib, disk_reserve_mib;
     int64_t deadline_grace_ms, master_grace_ms, tombstone_ms;
-    int64_t report_ms, metrics_ms, boot_timeout_ms, restore_timeout_ms;
+    int64_t tombstones, report_ms, metrics_ms, boot_timeout_ms, restore_timeout_ms;
     bool snapshots;
 };
 

@@ -18,7 +18,7 @@
 #define IDLE_PARTS 4 /* a sandbox in mode `idle` is looked at so often within its idle time */
 
 struct samples {
-    Cube__Master__V1__MetricPoint point[POINTS];
+    Cube__Master__V1__MetricPoint *point; /* POINTS of them, from the first sample to the sandbox's end */
     size_t count, next;
     uint64_t cpu_busy_us; /* of the last sample */
     int64_t at_us;
@@ -35,13 +35,23 @@ struct samples *samples_new(void)
 
 void samples_free(struct samples *s)
 {
+    free(s->point);
     free(s);
+}
+
+void samples_end(struct samples *s)
+{
+    free(s->point);
+    s->point = NULL;
+    s->count = s->next = 0;
 }
 
 static void keep(struct sandbox *sb, const Cube__Init__V1__MetricsReply *m,
                  const Cube__Init__V1__HealthReply *h, const Cube__Vmm__V1__Stats *v, int64_t now_us)
 {
     struct samples *s = sb->samples;
+    if (!s->point && !(s->point = calloc(POINTS, sizeof *s->point)))
+        abort();
     Cube__Master__V1__MetricPoint *p = &s->point[s->next];
     cube__master__v1__metric_point__init(p);
     double elapsed = (double)(now_us - s->at_us);

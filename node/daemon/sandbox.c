@@ -154,6 +154,8 @@ int sandbox_set_state(struct sandbox *sb, sandbox_state state, const char *reaso
         sb->ended_ms = clock_realtime_ms();
         sb->deadline_boot_ms = 0;
     }
+    if (sandbox_is_over(sb))
+        samples_end(sb->samples);
     /* What must survive a crash of the host is made durable by pause.c: with it every VM is gone, and so is
      * what the other states say. */
     if (record_save(sb, false, e) < 0 && !sandbox_is_over(sb)) {

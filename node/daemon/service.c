@@ -240,14 +240,15 @@ static void run_metrics(struct command *c)
     const Cube__Master__V1__MetricsRequest *in = (Cube__Master__V1__MetricsRequest *)c->in;
     Cube__Master__V1__MetricsReply reply = CUBE__MASTER__V1__METRICS_REPLY__INIT;
     int64_t now = clock_realtime_ms();
+    bool latest = !in->start_ms && !in->end_ms && in->n_sandbox_ids > 1;
+    /* First ask the guests, which lets other fibers run; then collect, which lends what they could free. */
     for (size_t i = 0; i < in->n_sandbox_ids; i++) {
         struct sandbox *sb = sandbox_find(c->node, in->sandbox_ids[i]);
-        if (!sb || sandbox_is_over(sb))
-            continue;
-        bool latest = !in->start_ms && !in->end_ms && in->n_sandbox_ids > 1;
-        if ((!in->end_ms || in->end_ms >= now - FRESH_MS) && samples_age_ms(sb) > FRESH_MS)
+        if (sb && (!in->end_ms || in->end_ms >= now - FRESH_MS) && samples_age_ms(sb) > FRESH_MS)
             samples_take(sb, NULL);
-        sb = sandbox_find(c->node, in->sandbox_ids[i]);
+    }
+    for (size_t i = 0; i < in->n_sandbox_ids; i++) {
+        struct sandbox *sb = sandbox_find(c->node, in->sandbox_ids[i]);
         if (sb)
             samples_fill(sb, in->start_ms, in->end_ms, latest, &reply);
     }

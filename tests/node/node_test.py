@@ -396,13 +396,30 @@ def many_at_once(s):
     nothing_left(s)
 
 
+def the_remembered_are_bounded(s):
+    """However fast sandboxes come and go: the ones that ended first are forgotten, with their files; the newest and the living are not."""
+    limit = s.keys["tombstones"]
+    alive = new_id()
+    s.ok("start", alive, 1)
+    ids = [new_id() for _ in range(limit + 20)]
+    for i in ids:
+        s.ok("kill", i, 1)
+    held = s.dir / "state/sandboxes"
+    wait_for(lambda: f"at most {limit} are remembered, but {len(list(held.iterdir()))}", lambda: len(list(held.iterdir())) <= limit + 1, 60)
+    assert s.state(ids[-1]) == "KILLED" and not (held / ids[0]).exists(), "the wrong ones were forgotten"
+    s.refused("stale_generation", "start", ids[-1], 1)
+    assert s.sh(alive, 1, "hostname") == alive
+    s.ok("kill", alive, 1)
+    nothing_left(s)
+
+
 TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow,
          a_kill_of_an_older_generation_stays_one, a_kill_in_the_middle_of_a_start_leaves_nothing, wrong_commands_leave_nothing,
          pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause,
          another_class_is_refused, guest_ends_by_itself, a_directory_that_is_used_again_is_empty,
          node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
-         the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once]
+         the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once, the_remembered_are_bounded]
 
 if __name__ == "__main__":
     chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
-    sys.exit(run(chosen, lambda: Stack("node", deadline_grace_ms="1s", master_grace_ms="1s")))
+    sys.exit(run(chosen, lambda: Stack("node", deadline_grace_ms="1s", master_grace_ms="1s", tombstones=200)))
