@@ -20,7 +20,7 @@ struct callback_url {
 int callback_parse(const char *url, struct callback_url *out, struct err *e);
 
 /** What an answer with this HTTP status and body says: 0 with the team that the key belongs to (never empty)
- * and whether it is an operator's, or -1 with ERR_UNAUTHENTICATED, ERR_FORBIDDEN, or ERR_UNAVAILABLE for every
- * other answer. */
+ * and whether it is an operator's, or -1 with ERR_UNAUTHENTICATED, ERR_FORBIDDEN, or ERR_UNAVAILABLE for
+ * every other answer. */
 int callback_read(int status, const char *body, size_t n, char team[CALLBACK_TEAM_MAX + 1], bool *admin,
                   struct err *e);

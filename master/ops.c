@@ -144,7 +144,7 @@ void op_ended_meanwhile(struct master *m, const char *id, struct err *e)
     _cleanup_record_ struct record now = {0};
     struct err why = {0};
     bool gone = op_load(m, id, "", &now, &why) < 0 ? why.code == ERR_NOT_FOUND
-                                                    : state_table[now.state].view == VIEW_GONE;
+                                                   : state_table[now.state].view == VIEW_GONE;
     if (!gone)
         return;
     *e = (struct err){0};

@@ -100,8 +100,8 @@ static void unmark(struct master *m, const struct record *r, const char *text)
 }
 
 /* The catalog's entry of a snapshot. Named ones get the alias of their team's namespace. */
-static int publish(struct master *m, const struct record *r, const char *id, const char *name,
-                   bool fork, Cube__Master__V1__Template **out, struct err *e)
+static int publish(struct master *m, const struct record *r, const char *id, const char *name, bool fork,
+                   Cube__Master__V1__Template **out, struct err *e)
 {
     Cube__Master__V1__Template t = CUBE__MASTER__V1__TEMPLATE__INIT, *base = NULL;
     struct err none = {0};

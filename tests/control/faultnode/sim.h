@@ -35,7 +35,7 @@ struct sim_node {
     size_t count;
     enum err_code refuse_start, refuse_pause, refuse_restore;
     int64_t start_ms, pause_ms, kill_ms, snapshot_ms; /* delays */
-    uint64_t older;                      /* it answers for a generation that is older by so many */
+    uint64_t older; /* it answers for a generation that is older by so many */
     bool silent, pressure, unfit, registered, full_due;
     uint64_t memory_mib;
     uint32_t cpu_milli, max_sandboxes;

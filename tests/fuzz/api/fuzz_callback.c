@@ -1,5 +1,6 @@
 /* The operator's authentication service may answer anything: the first two bytes are the status, the rest its
- * body. Whoever is let in has a team, and only a 200 lets in. The same bytes are read as the URL of the service. */
+ * body. Whoever is let in has a team, and only a 200 lets in. The same bytes are read as the URL of the
+ * service. */
 #include "api/callback_answer.h"
 
 #include <stdlib.h>
@@ -19,8 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (callback_read(status, (const char *)data + 2, size - 2, team, &admin, &e) == 0) {
         if (status != 200 || !*team || strnlen(team, sizeof team) > CALLBACK_TEAM_MAX || e.code)
             abort();
-    } else if (*team || admin || !e.msg[0] ||
-               (e.code != ERR_UNAVAILABLE && status != 401 && status != 403)) {
+    } else if (*team || admin || !e.msg[0] || (e.code != ERR_UNAVAILABLE && status != 401 && status != 403)) {
         abort();
     }
     char *url = malloc(size - 1);

@@ -123,10 +123,8 @@ static void no_count_is_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(windows_begin_anew),
-        cmocka_unit_test(looking_does_not_count),
-        cmocka_unit_test(others_count),
-        cmocka_unit_test(teams_never_share),
+        cmocka_unit_test(windows_begin_anew), cmocka_unit_test(looking_does_not_count),
+        cmocka_unit_test(others_count),       cmocka_unit_test(teams_never_share),
         cmocka_unit_test(no_count_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
