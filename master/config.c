@@ -17,6 +17,8 @@ const struct config_key master_config_keys[] = {
     {"seed_file", CONFIG_STR, AT(seed_file), NULL, 0, 0, "secret seed"},
     {"journal", CONFIG_STR, AT(journal), "${state_dir}/store/catalog.journal", 0, 0,
      "journal of the catalog"},
+    {"journal_growth_kib", CONFIG_INT, AT(journal_growth_kib), "1024", 1, 1 << 20,
+     "it is rewritten without what was deleted when it has grown by so much, and to twice its size at least"},
     {"report_interval", CONFIG_MS, AT(report_ms), "1s", 100, 60000, "how often nodes report"},
     {"node_stale", CONFIG_MS, AT(node_stale_ms), "10s", 500, 600000,
      "a node without reports for so long gets no sandboxes"},

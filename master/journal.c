@@ -1,10 +1,9 @@
-/* Owns the catalog's journal file: append-only text in the store, one entry a line. Invariant: an entry
- * counts only with its checksum, so a torn last line is as if it had never been written; several masters may
- * append to the same file. */
+/* Owns the catalog's journal file: text in the store, one entry a line, to which is only appended until it is
+ * rewritten (journal_compact.c). Invariant: an entry counts only with its checksum, so a torn last line is as
+ * if it had never been written; several masters may append to the same file. */
 #include "master/journal.h"
 
 #include "lib/base/buf.h"
-
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/net/crypto.h"
@@ -18,7 +17,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#define HEADER "cube-journal 1 "
 #define NODES_MAX 4096
 
 const char *journal_id(const struct journal *j)
@@ -83,9 +81,10 @@ int journal_read_stream(FILE *f, const char *name, char id[JOURNAL_ID_LEN + 1], 
     _cleanup_free_ char *line = NULL;
     size_t cap = 0;
     ssize_t n = getline(&line, &cap, f);
-    if (n != (ssize_t)(strlen(HEADER) + JOURNAL_ID_LEN + 1) || strncmp(line, HEADER, strlen(HEADER)) != 0)
+    if (n != (ssize_t)(strlen(JOURNAL_HEADER) + JOURNAL_ID_LEN + 1) ||
+        strncmp(line, JOURNAL_HEADER, strlen(JOURNAL_HEADER)) != 0)
         return err_set(e, ERR_INVALID, "%s is not a catalog journal of this version", name);
-    memcpy(id, line + strlen(HEADER), JOURNAL_ID_LEN);
+    memcpy(id, line + strlen(JOURNAL_HEADER), JOURNAL_ID_LEN);
     id[JOURNAL_ID_LEN] = 0;
     while ((n = getline(&line, &cap, f)) > 0) {
         if (line[n - 1] != '\n')
@@ -125,7 +124,7 @@ static int journal_make(const char *path, struct err *e)
 {
     char id[JOURNAL_ID_LEN + 1], text[64], tmp[560];
     id_random(id, JOURNAL_ID_LEN);
-    int n = snprintf(text, sizeof text, HEADER "%s\n", id);
+    int n = snprintf(text, sizeof text, JOURNAL_HEADER "%s\n", id);
     snprintf(tmp, sizeof tmp, "%s.%s", path, id);
     _cleanup_close_ int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || write(fd, text, (size_t)n) != n || fsync(fd) < 0)
@@ -156,42 +155,71 @@ struct journal *journal_open(const char *path, struct err *e)
                 rc = journal_read(path, j->id, journal_note_node, j, e);
         }
     }
-    if (rc == 0)
+    char *real = rc == 0 ? realpath(path, NULL) : NULL; /* a rewritten file takes this name, not a link's */
+    if (real) {
+        free(j->path);
+        j->path = real;
         return j;
+    }
+    if (rc == 0)
+        err_sys(e, ERR_INTERNAL, "opening the catalog's journal %s", path);
     free(j->nodes);
     free(j->path);
     free(j);
     return NULL;
 }
 
-int journal_append(struct journal *j, const char *kind, const void *payload, size_t n, struct err *e)
+void journal_line(struct buf *b, const char *kind, const void *payload, size_t n)
 {
     struct buf line = {0};
     char sum[9];
-    _cleanup_free_ char *hex = malloc(2 * n + 1);
+    char *hex = malloc(2 * n + 1);
     if (!hex)
-        return err_set(e, ERR_UNAVAILABLE, "writing the catalog's journal: out of memory");
+        abort();
     hex_encode(payload, n, hex);
     buf_printf(&line, "%s ", kind);
     buf_append(&line, hex, 2 * n);
     checksum(buf_cstr(&line), line.len, sum);
-    struct buf whole = {0};
-    buf_printf(&whole, "%s %s\n", sum, buf_cstr(&line));
+    buf_printf(b, "%s %s\n", sum, buf_cstr(&line));
     buf_free(&line);
-    _cleanup_close_ int fd = open(j->path, O_RDWR | O_APPEND | O_CLOEXEC);
-    int rc = 0;
-    if (fd < 0 || flock(fd, LOCK_EX) < 0) {
-        rc = err_sys(e, ERR_INTERNAL, "opening the catalog's journal %s", j->path);
-    } else {
-        /* A writer that died in its line must not spoil this one. */
-        struct stat st;
-        char last = '\n';
-        if (fstat(fd, &st) == 0 && st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 &&
-            last != '\n' && write(fd, "\n", 1) != 1)
-            rc = err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
-        if (rc == 0 && (write(fd, whole.data, whole.len) != (ssize_t)whole.len || fdatasync(fd) < 0))
-            rc = err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
+    free(hex);
+}
+
+/* The file that has the name now: a master that rewrote it may have done so while this one waited. */
+static int open_locked(const struct journal *j, struct err *e)
+{
+    for (;;) {
+        struct stat mine, there;
+        int fd = open(j->path, O_RDWR | O_APPEND | O_CLOEXEC);
+        if (fd < 0 || flock(fd, LOCK_EX) < 0 || fstat(fd, &mine) < 0) {
+            err_sys(e, ERR_INTERNAL, "opening the catalog's journal %s", j->path);
+            if (fd >= 0)
+                close(fd);
+            return -1;
+        }
+        if (stat(j->path, &there) == 0 && there.st_ino == mine.st_ino && there.st_dev == mine.st_dev)
+            return fd;
+        close(fd);
     }
-    buf_free(&whole);
-    return rc;
+}
+
+int journal_append(struct journal *j, const char *kind, const void *payload, size_t n, struct err *e)
+{
+    _cleanup_buf_ struct buf whole = {0};
+    struct stat st;
+    char last = '\n';
+    journal_line(&whole, kind, payload, n);
+    _cleanup_close_ int fd = open_locked(j, e);
+    if (fd < 0)
+        return -1;
+    /* A writer that died in its line must not spoil this one. */
+    if (fstat(fd, &st) == 0 && st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n' &&
+        write(fd, "\n", 1) != 1)
+        return err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
+    if (write(fd, whole.data, whole.len) != (ssize_t)whole.len || fdatasync(fd) < 0)
+        return err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
+    int64_t size = st.st_size + (int64_t)whole.len;
+    if (j->growth && size > (j->compact_at ? j->compact_at : j->growth))
+        journal_compact(j, size);
+    return 0;
 }

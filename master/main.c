@@ -46,6 +46,7 @@ static int start(struct loop *l, struct err *e)
     if (master_config_check(&m->cfg, e) < 0 || seed_load(m->cfg.seed_file, &m->seed, e) < 0 ||
         !(m->journal = journal_open(m->cfg.journal, e)) || !(m->creds = rpc_creds_load(&auth, e)))
         return -1;
+    m->journal->growth = m->cfg.journal_growth_kib << 10;
     snprintf(m->prefix, sizeof m->prefix, "{c%c}", m->cfg.cell[0]);
     id_random(m->instance, sizeof m->instance - 1);
     m->now_ms = clock_realtime_ms;

@@ -16,6 +16,7 @@ struct master_config {
     char *ca, *cert, *key;
     char *cell;
     int64_t report_ms, node_stale_ms, node_lost_ms, recover_ms, node_timeout_ms, adopt_grace_ms;
+    int64_t journal_growth_kib;
     int64_t overcommit_memory, overcommit_cpu, initial_memory_pct; /* percent */
     struct sched_weights weights;
 };

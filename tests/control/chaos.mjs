@@ -5,7 +5,7 @@ import { Cluster, test, assert, equal, until, sleep, done, redisClient, proto } 
 const SECONDS = Number(process.env.CUBE_CHAOS_SECONDS || (process.env.LONG ? 60 : 15));
 const c = new Cluster();
 await c.redis({ aof: true });
-const fast = { node_stale: '2s', node_lost: '6s', report_interval: '200ms', node_timeout: '3s', recover_timeout: '5s' };
+const fast = { node_stale: '2s', node_lost: '6s', report_interval: '200ms', node_timeout: '3s', recover_timeout: '5s', journal_growth_kib: 1 };
 const ports = [await c.master('m1', fast), await c.master('m2', fast), await c.master('m3', fast)];
 const sims = {};
 for (const name of ['a', 'b']) sims[name] = await c.sim(name, ports, ['--prefix', name, '--nodes', 2, '--start-ms', 5]);
