@@ -19,6 +19,7 @@ await test('idle: a computation, a command, a terminal, a stream and a lease kee
   const all = Object.fromEntries(await Promise.all([...names, 'quiet'].map(async (n) =>
     [n, await Sandbox.create('base', { timeoutMs: 20_000, metadata: { 'cube.idle': String(IDLE) } })])))
   const abort = new AbortController()
+  let open // referred to until the end: fetch ends the connection of an answer that the collector finds
   try {
     equal((await detail(all.quiet)).mode, 'idle', 'mode')
     const headers = { 'E2b-Sandbox-Id': all.stream.sandboxId, 'E2b-Sandbox-Port': '8000' }
@@ -35,8 +36,7 @@ while True:
     c = s.accept()[0]; c.recv(4096); c.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 9\\r\\n\\r\\nx"); time.sleep(600)
 `)
         await behind(all.stream, 'exec python3 serve.py')
-        const open = await until(async () => { const r = await fetch(`${ingress}/`, { headers, signal: abort.signal }); return r.status === 200 && r }, 20_000, 'the stream')
-        ok(open.body, 'a body that does not end')
+        open = await until(async () => { const r = await fetch(`${ingress}/`, { headers, signal: abort.signal }); return r.status === 200 && r }, 20_000, 'the stream')
       })(),
     ])
     const last = Date.now() // the last request into any of them
@@ -54,6 +54,7 @@ while True:
         ok(d.pausesAt && new Date(d.pausesAt) > new Date(d.startedAt), `${n} says when it pauses: ${d.pausesAt}`)
       }
     }
+    ok(open.body, 'a body that does not end')
     abort.abort()
     await Promise.all(['command', 'terminal'].map(async (n) => { for (const p of await all[n].commands.list()) await all[n].commands.kill(p.pid) }))
     for (const n of ['stream', 'command', 'terminal']) await until(async () => (await detail(all[n])).state === 'paused', 60_000, `${n} being over, its sandbox paused`)
