@@ -421,13 +421,13 @@ void pool_close_older(struct sandbox *s, uint64_t gen)
         if (b->state == BACK_CONNECTING) {
             not_connected(b, CONNECT_STALE);
         } else if (x) {
-            bool answered = x->state == X_ANSWERING;
+            bool answered = x->state == X_ANSWERING, unheard = b->reused && !b->got_bytes;
             back_part(b);
             back_close(b, true);
             if (answered)
                 exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
             else
-                exchange_broken(x, false);
+                exchange_broken(x, unheard); /* the old VM may have ended before it was asked: as back_lost */
         } else {
             back_close(b, true);
         }
