@@ -362,8 +362,11 @@ static int password_load(const char *path, char *out, size_t cap, struct err *e)
 static void on_worker_ended(void *data)
 {
     struct control *c = data;
-    if (++c->ended == c->proxy->worker_count)
-        daemon_done();
+    if (++c->ended < c->proxy->worker_count)
+        return;
+    workers_join(
+        c->proxy); /* what OpenSSL keeps per thread goes as they end: not while it is being taken down */
+    daemon_done();
 }
 
 void control_worker_ended(struct proxy *p)

@@ -115,6 +115,8 @@ void memory_init(struct worker *w);
 size_t memory_of(const struct exchange *x);
 
 int worker_start(struct worker *w, struct err *e);
+/** Waits for all of them; each has said that it ended. */
+void workers_join(struct proxy *p);
 /** Opens (or takes over) the sockets of all workers; `*confirm` >= 0: a predecessor waits for
  * dp_handover_confirm. */
 int workers_open(struct proxy *p, int *confirm, void (*taken)(void *), struct err *e);

@@ -238,7 +238,11 @@ int worker_start(struct worker *w, struct err *e)
     w->sweep.fire = on_sweep;
     dp_timer_start(w->loop, &w->sweep, 200);
     int rc = pthread_create(&w->thread, NULL, worker_main, w);
-    if (rc == 0)
-        pthread_detach(w->thread); /* its end is told by control_worker_ended */
     return rc ? (errno = rc, err_sys(e, ERR_INTERNAL, "starting worker %d", w->index)) : 0;
+}
+
+void workers_join(struct proxy *p)
+{
+    for (int i = 0; i < p->worker_count; i++)
+        pthread_join(p->workers[i].thread, NULL);
 }
