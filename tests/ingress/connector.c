@@ -173,10 +173,11 @@ int main(int argc, char **argv)
     }
     dp_io_limit(1 << 20); /* as the relay beside it, so that a test can bound the whole way */
     loop = dp_loop_new();
-    snprintf(address, sizeof address, "unix:%s", argv[1]);
+    snprintf(address, sizeof address, "unix:%s.new", argv[1]);
     struct dp_watch listener = {.ready = on_accept, .fd = dp_listen(address, false, &e)};
-    if (listener.fd < 0) {
-        fprintf(stderr, "%s\n", e.msg);
+    /* Whoever sees the socket may connect at once: between bind and listen it would be refused. */
+    if (listener.fd < 0 || rename(address + strlen("unix:"), argv[1]) != 0) {
+        fprintf(stderr, "%s: %s\n", argv[1], listener.fd < 0 ? e.msg : strerror(errno));
         return 1;
     }
     dp_watch_add(loop, &listener, DP_WATCH_LISTEN);

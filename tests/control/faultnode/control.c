@@ -206,16 +206,17 @@ int sim_control_start(struct sim *s, const char *path, struct err *e)
 {
     static struct listener l;
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof a.sun_path)
+    if (snprintf(a.sun_path, sizeof a.sun_path, "%s.new", path) >= (int)sizeof a.sun_path)
         return err_set(e, ERR_INVALID, "the control socket's path is too long");
-    memcpy(a.sun_path, path, strlen(path) + 1);
-    unlink(path);
+    unlink(a.sun_path);
     l.s = s;
     l.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     mode_t old = umask(0177);
     int rc = l.fd < 0 ? -1 : bind(l.fd, (struct sockaddr *)&a, sizeof a);
     umask(old);
-    if (rc < 0 || listen(l.fd, 16) < 0 || !loop_watch_read(s->loop, l.fd, on_connection, &l))
+    /* Whoever sees the socket may connect at once: between bind and listen it would be refused. */
+    if (rc < 0 || listen(l.fd, 16) < 0 || rename(a.sun_path, path) < 0 ||
+        !loop_watch_read(s->loop, l.fd, on_connection, &l))
         return err_sys(e, ERR_INTERNAL, "listening on %s", path);
     return 0;
 }
