@@ -2,6 +2,7 @@
 #include "bench/simnode/simnode.h"
 
 #include "lib/base/log.h"
+#include "tests/lib/listen_somewhere.h"
 
 #include <getopt.h>
 #include <signal.h>
@@ -20,19 +21,6 @@ static void usage(void)
          "Each node has its own gRPC port on 127.0.0.1 and its own report stream. Control lines on stdin: "
          "delay OP MS, refuse OP CODE\n"
          "[PERCENT], die ID [REASON], silence NODE, speak NODE, count. It ends when stdin ends.");
-}
-
-/* Where connections of others hold every port of the machine, which lasts a minute after their end, it tries
- * again: a test is not told of it. */
-static int listen_somewhere(struct rpc_server *server, struct err *e)
-{
-    for (int tries = 0; rpc_server_listen(server, "127.0.0.1:0", e) < 0; tries++) {
-        if (e->code != ERR_CONFLICT || tries == 600)
-            return -1;
-        *e = (struct err){0};
-        usleep(100000);
-    }
-    return 0;
 }
 
 static int start_nodes(struct sim *s, struct err *e)

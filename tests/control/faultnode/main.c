@@ -1,6 +1,7 @@
 /* cube-faultnode: any number of simulated nodes in one process. */
 #include "tests/control/faultnode/sim.h"
 #include "lib/base/log.h"
+#include "tests/lib/listen_somewhere.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -15,19 +16,6 @@ static size_t split(char *list, char **out, size_t max)
     for (char *w = strtok_r(list, ",", &save); w && n < max; w = strtok_r(NULL, ",", &save))
         out[n++] = w;
     return n;
-}
-
-/* Where connections of others hold every port of the machine, which lasts a minute after their end, it tries
- * again: a test is not told of it. */
-static int listen_somewhere(struct rpc_server *server, struct err *e)
-{
-    for (int tries = 0; rpc_server_listen(server, "127.0.0.1:0", e) < 0; tries++) {
-        if (e->code != ERR_CONFLICT || tries == 600)
-            return -1;
-        *e = (struct err){0};
-        usleep(100000);
-    }
-    return 0;
 }
 
 static int node_start(struct sim *s, struct sim_node *n, struct err *e)

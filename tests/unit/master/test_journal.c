@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,6 +211,53 @@ static void test_writers_rewrite_under_each_other(void **state)
     assert_int_equal(stat(tmp, &st), -1);
 }
 
+/* kill -9 in the middle of appending and rewriting: what was acknowledged is there, and the next one goes on.
+ */
+static void test_a_writer_is_killed_at_any_moment(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 40 };
+    int told = 0;
+    closed(opened(0));
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd[2], number;
+        assert_int_equal(pipe(fd), 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            struct journal *j = opened(512);
+            for (int i = told;; i++) {
+                append_text(j, "node", "n1");
+                append_key(j, 1, i);
+                if (write(fd[1], &i, sizeof i) != sizeof i)
+                    _exit(1);
+            }
+        }
+        close(fd[1]);
+        for (int i = 0; i <= round % 7; i++) {
+            assert_int_equal(read(fd[0], &number, sizeof number), sizeof number);
+            told = number + 1;
+        }
+        usleep((useconds_t)(round * 97 % 1500));
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        while (read(fd[0], &number, sizeof number) == sizeof number)
+            told = number + 1;
+        close(fd[0]);
+        struct journal_state s;
+        struct err e = {0};
+        char id[JOURNAL_ID_LEN + 1];
+        int keys = 0;
+        journal_state_start(&s);
+        assert_int_equal(journal_read(path, id, journal_state_add, &s, &e), 0);
+        for (size_t i = 0; i < s.n; i++)
+            keys += !s.v[i].dead && strcmp(s.v[i].kind, "key") == 0;
+        journal_state_free(&s);
+        assert_in_range(keys, told, told + 1);
+        told = keys;
+    }
+}
+
 static void test_a_link_stays_one(void **state)
 {
     (void)state;
@@ -252,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_rewriting_keeps_what_is_alive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_writers_rewrite_under_each_other, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_writer_is_killed_at_any_moment, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_link_stays_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_rewritten_is_kept, setup, teardown),
     };
