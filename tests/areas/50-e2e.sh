@@ -52,7 +52,7 @@ ln -sfn "$modules/node_modules" "$work/node_modules"
 CUBE_NODE_MODULES=$(bash tests/lib/node_modules.sh tests/control | tail -n 1)/node_modules
 export CUBE_NODE_MODULES
 cp tests/e2e/*.mjs "$work/"
-for suite in sdk bad_input node_grpc lifecycle idle chaos load soak; do
+for suite in sdk bad_input node_grpc lifecycle idle memory chaos load soak; do
     node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
 done
 image=$(guest/base/build.sh | tail -n 1) kernel=$(guest/kernel/build.sh --path "$("$CUBE_BUILD_DIR/cli/cube" doctor --kind | sed s/hardware/stock/)" | tail -n 1)

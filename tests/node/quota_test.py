@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """A guest that takes what it can gets its quota and no more: CPU, memory, disk rate, disk size, descriptors, processes. The network's rate is
 tested in tests/net/traffic.sh, the console log's size in tests/unit/vmm (test_serial): a guest needs two minutes for a megabyte."""
+import contextlib
 import os
 import pathlib
 import re
+import signal
+import subprocess
 import sys
 import time
 
@@ -28,7 +31,7 @@ def start(s, i):
     return wait_for("a VM process with a disk layer", lambda: next(filter(has_layer, s.vmms().values()), None))
 
 
-def group_file(pid, controller, v1, v2):
+def group_path(pid, controller, v1, v2):
     """A file of the process's group, of cgroup v1 or v2."""
     for line in pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
@@ -36,12 +39,16 @@ def group_file(pid, controller, v1, v2):
             for mount in (controller, names):
                 file = pathlib.Path(f"/sys/fs/cgroup/{mount}{path}/{v1}")
                 if file.exists():
-                    return int(file.read_text().split()[0])
+                    return file
         if names == "":
             file = pathlib.Path(f"/sys/fs/cgroup{path}/{v2}")
             if file.exists():
-                return int(file.read_text().split()[0])
+                return file
     raise AssertionError(f"{pid} is in no group of {controller}")
+
+
+def group_file(pid, controller, v1, v2):
+    return int(group_path(pid, controller, v1, v2).read_text().split()[0])
 
 
 def cpu_seconds(pid):
@@ -72,7 +79,61 @@ def memory(s):
     rss = int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) << 10
     assert rss <= limit, f"{rss >> 20} MiB resident"
     assert s.sh(i, 1, "echo alive") == "alive", "the guest's own memory is the guest's own trouble"
+    wait_for("the guest's word in the log", lambda: "the sandbox ran out of memory" in s.ok("logs", i))
     assert s.state(i) == "RUNNING"
+    s.ok("kill", i, 1)
+
+
+HOG = """import os, sys
+group, pid = sys.argv[1:]
+open(group + "/cgroup.procs", "w").write(str(os.getpid()))
+kept = []
+while os.path.exists("/proc/" + pid):
+    kept.append(bytearray(b"x") * (1 << 20))
+"""
+
+
+def starve(s, i, pid, where, limited):
+    """A process in the group `where` takes memory until the limit of the group `limited` is met and the kernel ends the VM: the process that it was
+    told to choose. The VM stands still meanwhile, else the kernel takes the VM's files from it and it reads them again, for as long as it likes.
+    Answers what the node says of the sandbox then. (The kernel may end the process, too: a VM that is ended has given back little.)"""
+    limit, use = group_path(pid, "memory", "memory.limit_in_bytes", "memory.max").name, group_path(pid, "memory", "memory.usage_in_bytes", "memory.current").name
+    pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+    os.kill(pid, signal.SIGSTOP)
+    (limited / limit).write_text(str(int((limited / use).read_text()) + 16 * MIB))
+    hog = subprocess.Popen([sys.executable, "-c", HOG, where, str(pid)])
+    try:
+        wait_for("its end in the node's list", lambda: s.state(i) == "FAILED", 60)
+    finally:
+        hog.kill()
+        hog.wait()
+        with contextlib.suppress(FileNotFoundError):  # the VM's own goes with it
+            (limited / limit).write_text("max" if limit == "memory.max" else "-1")
+    return next(line for line in s.ok("list").splitlines() if line.startswith(i + " "))
+
+
+def out_of_memory_in_the_vms_own_limit(s):
+    i = "i0quota0000000000000e"
+    pid = start(s, i)
+    group = group_path(pid, "memory", "memory.limit_in_bytes", "memory.max").parent
+    told = starve(s, i, pid, group, group)
+    assert "out of memory in the VM's cgroup" in told, told
+    s.ok("kill", i, 1)
+
+
+def out_of_memory_outside_of_the_vm(s):
+    """The group above stands in for the host: to the VM's own group it is the same, a kill without its limit being met."""
+    i = "i0quota0000000000000f"
+    pid = start(s, i)
+    top = group_path(pid, "memory", "memory.limit_in_bytes", "memory.max").parent.parent
+    beside = top / "hog"
+    beside.mkdir()
+    try:
+        told = starve(s, i, pid, beside, top)
+    finally:
+        wait_for("the hog's group being empty", lambda: not (beside / "cgroup.procs").read_text())
+        beside.rmdir()
+    assert "out of memory on the host" in told, told
     s.ok("kill", i, 1)
 
 
@@ -105,5 +166,8 @@ def descriptors_processes_messages(s):
     s.ok("kill", i, 1)
 
 
+TESTS = [cpu, memory, out_of_memory_in_the_vms_own_limit, out_of_memory_outside_of_the_vm, disk_rate_and_size, descriptors_processes_messages]
+
 if __name__ == "__main__":
-    sys.exit(run([cpu, memory, disk_rate_and_size, descriptors_processes_messages], lambda: Stack("quota", vmm_pool=2, disk_bytes=DISK_RATE)))
+    chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
+    sys.exit(run(chosen, lambda: Stack("quota", vmm_pool=2, disk_bytes=DISK_RATE)))
