@@ -108,6 +108,7 @@ int main(int argc, char **argv)
     umask(022);
     limits_raise();
     state.in_vm = options.control_fd >= 0;
+    proc_keep_ends(options.end_kept_ms);
     state.cgroup_user = cgroup_open("user");
     state.cgroup_pty = cgroup_open("pty");
     state.cgroup_system = cgroup_open("system");

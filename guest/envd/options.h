@@ -12,6 +12,7 @@ struct options {
     int n_listen_fds;
     int control_fd, notify_fd; /**< from cube-init, or -1 */
     const char *cgroup;        /**< cgroup v2 directory, or NULL */
+    unsigned end_kept_ms;      /**< how long the end of a process can be asked for */
 };
 
 /** Parses the arguments into `o`. Prints help or version and exits where asked for; exits with 2 where they

@@ -22,14 +22,18 @@
 #define SILENCE_MS                                                                                           \
     1000 /* how long a grandchild that holds a pipe can delay the end event after its last byte */
 #define SIGNALLED_MS 20 /* the same after a signal: what the pipes hold already is still read */
-#define RETENTION_MS 30000
 #define REAP_WAIT_MS 1000
 #define ENDED_MAX 512
 
 static struct proc *procs;
-static unsigned running, ended;
+static unsigned running, ended, end_kept_ms;
 static char chunk[CHUNK_MAX]
     __attribute__((aligned(4096))); /* docs/benchmarks.md, "How guest-alone measures" */
+
+void proc_keep_ends(unsigned ms)
+{
+    end_kept_ms = ms;
+}
 
 struct proc *proc_first(void)
 {
@@ -176,7 +180,7 @@ static void finish(struct proc *p)
     ev_close(&p->in);
     if (p->pty)
         ev_close(&p->out);
-    timer_set(&p->retention, RETENTION_MS);
+    timer_set(&p->retention, end_kept_ms);
     output_watch(p); /* what is still open is read and dropped, so that a background child gets no SIGPIPE */
     retention_trim();
 }

@@ -79,6 +79,9 @@ void proc_deadline(struct proc *p, int64_t at_ms);
 /** Frees a process that never ran. */
 void proc_free(struct proc *p);
 
+/** How long the end of a process can be asked for (ms); once, before the first process. */
+void proc_keep_ends(unsigned ms);
+
 struct proc *proc_by_pid(pid_t pid);
 struct proc *proc_by_tag(const char *tag);
 struct proc *proc_first(void);

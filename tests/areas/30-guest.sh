@@ -19,11 +19,12 @@ SUITE="guest secure" timeout 600 python3 tests/guest/secure.py "$guest_port" || 
 
 cat > "$guest_work/own" << 'END'
 #!/bin/sh
-exec setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs python3 "$FILTERED" "$CUBE_ENVD" "$@"
+exec setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs python3 "$FILTERED" "$CUBE_ENVD" --end-kept-ms "$END_KEPT_MS" "$@"
 END
 chmod 755 "$guest_work" "$guest_work/own"
 # Where an ordinary user may look; and as in a container that forbids what envd would like to have.
 install -m 755 "$CUBE_BUILD_DIR/guest/envd/cube-envd" tests/guest/filtered.py "$guest_work/"
+export END_KEPT_MS=1000
 if FILTERED=$guest_work/filtered.py CUBE_ENVD=$guest_work/cube-envd guest_alone "$guest_work/own"; then
     SUITE="guest own user" timeout 180 python3 tests/guest/own_user.py "$guest_port" 65534 || echo "FAIL guest own user: ended with status $?"
 else

@@ -1,7 +1,7 @@
 // kill -9 of each daemon in turn (proof c): the sandbox answers again and its VM process is the same one.
 import { readFileSync } from 'node:fs'
 import { Sandbox } from 'e2b'
-import { equal, ok, test, until } from './check.mjs'
+import { equal, ok, rejects, test, until } from './check.mjs'
 import { vmProcess } from './vm.mjs'
 
 const run = process.env.CUBE_RUN_DIR
@@ -45,6 +45,21 @@ for (const name of ['cube-api', 'cube-master', 'cube-proxy', 'cube-lifecycle', '
     equal(vmProcess(sandbox.sandboxId), before, 'VM process')
   })
 }
+
+await test('chaos: what ends while cube-node is away: Connect finds its end, the log tells it once the node is back', async () => {
+  const { pid } = await sandbox.commands.run('until [ -e go ]; do sleep 0.01; done; exit 7', { background: true, timeoutMs: 0 })
+  const node = await until(() => pidOf('cube-node'), 60_000, 'cube-node')
+  process.kill(node, 'SIGKILL')
+  await sandbox.files.write('go', '') // the way in does not need the node
+  await until(async () => !(await sandbox.commands.list()).some((p) => p.pid === pid), 20_000, 'its end')
+  const late = await sandbox.commands.connect(pid)
+  equal((await rejects(late.wait(), 'CommandExitError', 'the late handle')).exitCode, 7, 'exit code')
+  const log = async () => {
+    const r = await fetch(`${process.env.E2B_API_URL}/v2/sandboxes/${sandbox.sandboxId}/logs`, { headers: { 'X-API-Key': process.env.E2B_API_KEY } })
+    return r.status === 200 ? (await r.json()).logs : []
+  }
+  await until(async () => (await log()).some((l) => l.message === 'process ended' && l.fields.pid === String(pid) && l.fields.exit_code === '7'), 60_000, 'its end in the log')
+})
 
 await test('chaos: create and kill work after all of it', async () => {
   const other = await until(async () => {

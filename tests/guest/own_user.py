@@ -3,8 +3,10 @@ import base64
 import http.client
 import json
 import os
+import re
 import struct
 import sys
+import time
 import traceback
 
 PORT, UID = int(sys.argv[1]), sys.argv[2]
@@ -48,7 +50,28 @@ def files():
     assert json.loads(call("GET", "/metrics")[1])["root_fallbacks"] == 0
 
 
-for title, fn in (("processes", processes), ("files", files)):
+def connect(pid):
+    """What a Connect that comes late gets: the events, or the error at the end of the stream."""
+    msg = json.dumps({"process": {"pid": pid}}).encode()
+    return call("POST", "/process.Process/Connect", struct.pack(">BI", 0, len(msg)) + msg, {"Content-Type": "application/connect+json"})[1]
+
+
+def ends():
+    """The end of a process is kept for a while (30 s if nothing else is said, here as long as END_KEPT_MS says), and then it is forgotten."""
+    began, kept = time.monotonic(), int(os.environ["END_KEPT_MS"]) / 1000
+    pid = int(re.search(rb'"pid":(\d+)', start("exit 7"))[1])
+    while True:
+        asked = time.monotonic()
+        got = connect(pid)
+        if b"not_found" in got:
+            break
+        assert f'"start":{{"pid":{pid}}}'.encode() in got and b'"exitCode":7' in got, got
+        assert asked < began + 60, "it is never forgotten"
+        time.sleep(0.02)
+    assert time.monotonic() - began >= kept, f"forgotten after {time.monotonic() - began:.2f} s"
+
+
+for title, fn in (("processes", processes), ("files", files), ("the end of a process is kept, then forgotten", ends)):
     try:
         fn()
         print(f"PASS {SUITE}: {title}", flush=True)
