@@ -59,8 +59,6 @@ static const struct {
                             "The service in the sandbox closed the connection or sent no valid answer",
                             "The service broke off",
                             "The server inside the sandbox closed the connection or sent no valid answer."},
-    [ANSWER_TIMEOUT] = {504, "deadline_exceeded", 4, "The service in the sandbox did not answer in time",
-                        "No answer in time", "The server inside the sandbox did not answer in time."},
     [ANSWER_REQUEST_TIMEOUT] = {408, "deadline_exceeded", 4, "The request did not arrive in time",
                                 "The request took too long", "Try again."},
     [ANSWER_HEAD_TOO_LARGE] = {431, "resource_exhausted", 8, "Request header fields too large",
@@ -258,8 +256,6 @@ const char *http_reason(int status)
         return "Request Timeout";
     case 409:
         return "Conflict";
-    case 421:
-        return "Misdirected Request";
     case 429:
         return "Too Many Requests";
     case 431:
@@ -268,8 +264,6 @@ const char *http_reason(int status)
         return "Bad Gateway";
     case 503:
         return "Service Unavailable";
-    case 504:
-        return "Gateway Timeout";
     default:
         return "Status";
     }

@@ -20,7 +20,6 @@ enum answer_kind {
     ANSWER_RESUME_FAILED,        /* 503 */
     ANSWER_INTERNAL_PATH,        /* 404 */
     ANSWER_BAD_GATEWAY,          /* 502: the service broke the protocol or the connection */
-    ANSWER_TIMEOUT,              /* 504 */
     ANSWER_REQUEST_TIMEOUT,      /* 408 */
     ANSWER_HEAD_TOO_LARGE,       /* 431 */
     ANSWER_METHOD,               /* 405: CONNECT */

@@ -146,6 +146,12 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
     if (x == NULL)
         return 0;
     x->reset_code = code;
+    /* The service has not looked at it (RFC 9113 §8.7): said as it is, the client's library sends it again.
+     */
+    if (code == NGHTTP2_REFUSED_STREAM && !h->head_done) {
+        x->state = X_ANSWERING; /* so that it ends in a reset */
+        x->status = 503;
+    }
     exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
     return 0;
 }
@@ -198,33 +204,44 @@ static int session_make(struct back *b)
     return 0;
 }
 
-static void request_list(struct exchange *x, struct h2_list *l)
+/* What the list says lives in `masked` and `forwarded` too. */
+static void request_list(struct exchange *x, struct h2_list *l, char masked[HOST_MASKED_MAX],
+                         struct buf *forwarded)
 {
     const struct http_head *m = exchange_request(x);
-    struct str host = http_get(m, HDR_HOST), path = m->target;
+    struct str host = request_host(x, m, masked), path = m->target;
     struct target t;
-    target_resolve(m, x->worker->proxy->cfg.domain, &t);
-    if (x->by_path)
+    if (x->by_path) {
+        target_resolve(m, x->worker->proxy->cfg.domain, &t);
         path = t.path;
-    *l = (struct h2_list){.count = 0};
+    }
+    h2_list_start(l);
     h2_list_add(l, ":method", 7, m->method.p, m->method.n);
     h2_list_lit(l, ":scheme", "http");
     h2_list_add(l, ":path", 5, path.p, path.n);
     h2_list_add(l, ":authority", 10, host.p, host.n);
     for (uint16_t i = 0; i < m->count; i++) {
         const struct http_header *h = &m->h[i];
-        if (h->id != HDR_HOST && h->id != HDR_X_FORWARDED_FOR &&
-            !(h->id == HDR_TRAFFIC_TOKEN && x->sandbox->route.private) && !http_hop_by_hop(m, h))
+        if (request_passes(x, m, h))
             h2_list_add(l, h->name.p, h->name.n, h->value.p, h->value.n);
     }
     h2_list_lit(l, "te", "trailers");
-    h2_list_lit(l, "x-forwarded-for", x->client);
-    h2_list_lit(l, "x-forwarded-proto", x->tls ? "https" : "http");
+    struct str before = http_get(m, HDR_X_FORWARDED_FOR), asked = http_get(m, HDR_HOST);
+    buf_append(forwarded, before.p, before.n);
+    buf_puts(forwarded, before.n ? ", " : "");
+    buf_puts(forwarded, x->client);
+    h2_list_add(l, "x-forwarded-for", 15, forwarded->data, forwarded->len);
+    if (!http_has(m, HDR_X_FORWARDED_PROTO))
+        h2_list_lit(l, "x-forwarded-proto", x->tls ? "https" : "http");
+    if ((request_masked(x) || x->by_path) && !http_has(m, HDR_X_FORWARDED_HOST))
+        h2_list_add(l, "x-forwarded-host", 16, asked.p, asked.n);
 }
 
 void back2_send(struct exchange *x, struct back *b)
 {
     struct h2_list l;
+    char masked[HOST_MASKED_MAX];
+    _cleanup_buf_ struct buf forwarded = {0};
     if (b->h2 == NULL && session_make(b) != 0) {
         b->x = NULL;
         back_close(b, true);
@@ -232,7 +249,7 @@ void back2_send(struct exchange *x, struct back *b)
         return;
     }
     struct back2 *h = b->h2;
-    request_list(x, &l);
+    request_list(x, &l, masked, &forwarded);
     h2_out_free(&h->out);
     h->out = (struct h2_out){0};
     h->head_done = h->ended = false;
@@ -325,6 +342,10 @@ static const struct back_ops back2_ops = {.data = back2_data,
 static void settle(struct back *b)
 {
     struct back2 *h = b->h2;
+    if (b->state == BACK_IDLE && h->goaway) { /* it takes no more requests, though it may stay open */
+        back_close(b, false);
+        return;
+    }
     if (b->state != BACK_BUSY || b->x)
         return;
     if (h->stream > 0 && h->ended) /* the answer came before the request's end: the rest is not wanted */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS = 8, LINGER_MS = 1000 };
+enum { ROUNDS = 8, LINGER_MS = 1000, LEAVE_MS = 500 };
 
 static void on_read(struct dp_io *io);
 
@@ -142,10 +142,25 @@ static void on_read(struct dp_io *io)
     }
 }
 
+/* The second half of a drain: what the client sends from now on it sends elsewhere. */
+static void front_leave(struct front2 *c)
+{
+    c->leaving = false;
+    c->draining = true;
+    nghttp2_submit_goaway(c->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(c->session),
+                          NGHTTP2_NO_ERROR, NULL, 0);
+    dp_timer_start(c->worker->loop, &c->timer, c->worker->proxy->cfg.head_timeout_ms);
+    front2_send_soon(c);
+}
+
 static void on_timer(struct dp_timer *t)
 {
     struct front2 *c = (struct front2 *)((char *)t - offsetof(struct front2, timer));
     const struct proxy_config *cfg = &c->worker->proxy->cfg;
+    if (c->leaving) {
+        front_leave(c);
+        return;
+    }
     if (c->client_left && c->streams == 0) {
         front_close(c, false);
         return;
@@ -166,9 +181,13 @@ static void on_timer(struct dp_timer *t)
 static void on_link_drain(struct front_link *l)
 {
     struct front2 *c = (struct front2 *)((char *)l - offsetof(struct front2, link));
-    c->draining = true;
-    nghttp2_submit_goaway(c->session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(c->session),
-                          NGHTTP2_NO_ERROR, NULL, 0);
+    /* A request that is on its way now would be lost behind a GOAWAY that does not name it: many clients do
+     * not send it again. */
+    if (c->leaving || c->draining)
+        return;
+    c->leaving = true;
+    nghttp2_submit_shutdown_notice(c->session);
+    dp_timer_start(c->worker->loop, &c->timer, LEAVE_MS);
     front2_send_soon(c);
 }
 
@@ -234,7 +253,8 @@ void front2_adopt(struct worker *w, struct dp_io *io, struct share *client, cons
         front_close(c, true);
         return;
     }
-    dp_timer_start(w->loop, &c->timer, w->proxy->cfg.keepalive_timeout_ms);
+    c->head_ms = dp_now_ms(w->loop); /* of the preface */
+    dp_timer_start(w->loop, &c->timer, w->proxy->cfg.head_timeout_ms);
     front2_send_soon(c);
     if (n == 0 || bytes_take(c, first, n))
         if (!c->closed && c->io.readable)

@@ -12,6 +12,7 @@ struct front2 {
     struct stream2 *all;
     bool closed, tls, draining, read_again;
     bool client_left; /* its GOAWAY came: no new streams */
+    bool leaving;     /* it was told that ours will come: streams that it has sent by then are still taken */
     uint32_t streams;
     size_t held; /* memory of its streams' bodies, both ways */
     int64_t active_ms;

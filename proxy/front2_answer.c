@@ -36,7 +36,7 @@ static ssize_t on_body_read(nghttp2_session *session, int32_t id, uint8_t *buf, 
 static void answer_headers(struct exchange *x, const struct http_head *m, struct h2_list *l, char status[4],
                            char wake[40])
 {
-    *l = (struct h2_list){.count = 0};
+    h2_list_start(l);
     snprintf(status, 4, "%d", m->status);
     h2_list_lit(l, ":status", status);
     h2_list_head(l, m);

@@ -115,7 +115,9 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uin
     if (s == NULL)
         return 0;
     s->field_bytes += (uint32_t)(nn + vn + 4);
-    if (s->field_bytes > HTTP_HEAD_MAX || ++s->field_count > HTTP_HEADERS_MAX) {
+    bool crumb = s->cookie.len && name_is(name, nn, "cookie"); /* one line in the end, however many come */
+    s->field_count += !crumb;
+    if (s->field_bytes > HTTP_HEAD_MAX || s->field_count > HTTP_HEADERS_MAX) {
         s->too_large = true;
         return 0;
     }
@@ -219,10 +221,9 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
     c->active_ms = dp_now_ms(c->worker->loop);
     if (f->hd.type == NGHTTP2_GOAWAY)
         c->client_left = true;
+    c->head_ms = 0; /* nothing comes between the parts of a head: it is complete, and so is the preface */
     if (f->hd.type != NGHTTP2_HEADERS && f->hd.type != NGHTTP2_DATA)
         return 0;
-    if (f->hd.type == NGHTTP2_HEADERS)
-        c->head_ms = 0;
     struct stream2 *s = nghttp2_session_get_stream_user_data(session, f->hd.stream_id);
     if (s == NULL)
         return 0;

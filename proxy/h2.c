@@ -37,7 +37,8 @@ void h2_out_free(struct h2_out *o)
 static bool trailers_submit(struct h2_out *o, nghttp2_session *session, int32_t stream)
 {
     struct http_head t;
-    struct h2_list list = {.count = 0};
+    struct h2_list list;
+    h2_list_start(&list);
     if (o->trailers.len == 0 || http_parse_trailers(o->trailers.data, o->trailers.len, &t) != 0)
         return false;
     h2_list_head(&list, &t);
@@ -74,7 +75,7 @@ ssize_t h2_out_read(struct h2_out *o, nghttp2_session *session, int32_t stream, 
 void h2_list_add(struct h2_list *l, const char *name, size_t name_len, const char *value, size_t value_len)
 {
     if (l->count == sizeof l->nv / sizeof l->nv[0] || l->names_len + name_len > sizeof l->names)
-        return; /* heads are bounded to fewer and shorter names before they get here */
+        return; /* cannot be: heads are bounded to fewer fields and fewer bytes before they get here */
     char *lower = l->names + l->names_len;
     for (size_t i = 0; i < name_len; i++)
         lower[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] | 0x20 : name[i]);
@@ -92,7 +93,7 @@ void h2_list_head(struct h2_list *l, const struct http_head *m)
 {
     for (uint16_t i = 0; i < m->count; i++) {
         const struct http_header *h = &m->h[i];
-        if (!http_hop_by_hop(m, h))
+        if (response_passes(m, h))
             h2_list_add(l, h->name.p, h->name.n, h->value.p, h->value.n);
     }
 }

@@ -36,12 +36,16 @@ ssize_t h2_out_read(struct h2_out *o, nghttp2_session *session, int32_t stream, 
 struct h2_list {
     nghttp2_nv nv[HTTP_HEADERS_MAX + 12];
     size_t count;
-    char names[8192];
+    char names[HTTP_HEAD_MAX];
     size_t names_len;
 };
+static inline void h2_list_start(struct h2_list *l)
+{
+    l->count = l->names_len = 0; /* no more: it is large */
+}
 void h2_list_add(struct h2_list *l, const char *name, size_t name_len, const char *value, size_t value_len);
 void h2_list_lit(struct h2_list *l, const char *name, const char *value);
-/** All headers of `m` but those of one hop. */
+/** All headers of an answer (or trailers) but those of one hop. */
 void h2_list_head(struct h2_list *l, const struct http_head *m);
 
 /** Writes what the session has to send while the socket takes it; false when the session is broken. */

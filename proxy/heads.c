@@ -42,21 +42,41 @@ static inline void put_header(struct out *o, const struct http_header *h)
 }
 
 /* `${PORT}` in a masked host stands for the port (contracts/e2b.md §2.4). */
-static void put_masked_host(struct out *o, const char *mask, uint16_t port)
+static struct str mask_fill(const char *mask, uint16_t port, char out[HOST_MASKED_MAX])
 {
-    for (const char *p = mask; *p;) {
+    uint32_t len = 0;
+    for (const char *p = mask; *p && len < HOST_MASKED_MAX - 5;) {
         if (strncmp(p, "${PORT}", 7) == 0) {
             char digits[8];
             int n = 0;
             for (uint16_t v = port; v || n == 0; v /= 10)
                 digits[n++] = (char)('0' + v % 10);
             while (n)
-                put(o, &digits[--n], 1);
+                out[len++] = digits[--n];
             p += 7;
         } else {
-            put(o, p++, 1);
+            out[len++] = *p++;
         }
     }
+    return (struct str){out, len};
+}
+
+bool request_masked(const struct exchange *x)
+{
+    return !x->sandbox->is_api && x->port != ENVD_PORT && x->sandbox->route.mask_host[0];
+}
+
+struct str request_host(const struct exchange *x, const struct http_head *m, char out[HOST_MASKED_MAX])
+{
+    if (request_masked(x))
+        return mask_fill(x->sandbox->route.mask_host, x->port, out);
+    return m->authority.n ? m->authority : http_get(m, HDR_HOST);
+}
+
+bool request_passes(const struct exchange *x, const struct http_head *m, const struct http_header *h)
+{
+    return h->id != HDR_HOST && h->id != HDR_X_FORWARDED_FOR &&
+           !(h->id == HDR_TRAFFIC_TOKEN && x->sandbox->route.private) && !http_hop_by_hop(m, h);
 }
 
 static bool wants_upgrade(const struct http_head *m)
@@ -71,9 +91,8 @@ size_t request_build(struct exchange *x, bool *chunked)
     struct worker *w = x->worker;
     const struct http_head *m = exchange_request(x);
     struct out o = {w->head, w->head + sizeof w->head, false};
-    const struct sandbox *s = x->sandbox;
-    bool masked = !s->is_api && x->port != ENVD_PORT && s->route.mask_host[0];
-    struct str host = m->authority.n ? m->authority : http_get(m, HDR_HOST), path = m->target;
+    char masked[HOST_MASKED_MAX];
+    struct str host = request_host(x, m, masked), path = m->target;
     if (x->by_path) {
         struct target t;
         target_resolve(m, w->proxy->cfg.domain, &t);
@@ -85,26 +104,25 @@ size_t request_build(struct exchange *x, bool *chunked)
         put(&o, "/", 1);
     put(&o, path.p, path.n);
     put_lit(&o, " HTTP/1.1\r\nHost: ");
-    if (masked)
-        put_masked_host(&o, s->route.mask_host, x->port);
-    else
-        put(&o, host.p, host.n);
+    put(&o, host.p, host.n);
     put_lit(&o, "\r\n");
     bool upgrade = x->may_upgrade = wants_upgrade(m) && !x->front_decodes;
     for (uint16_t i = 0; i < m->count; i++) {
         const struct http_header *h = &m->h[i];
-        if (h->id == HDR_HOST || h->id == HDR_X_FORWARDED_FOR ||
-            (h->id == HDR_TRAFFIC_TOKEN && s->route.private))
-            continue;
-        if (h->id == HDR_UPGRADE ? !upgrade : http_hop_by_hop(m, h))
-            continue;
-        put_header(&o, h);
+        if (h->id == HDR_UPGRADE ? upgrade : request_passes(x, m, h))
+            put_header(&o, h);
     }
     *chunked = m->chunked || (x->front_decodes && x->request_body && m->content_length < 0);
     if (*chunked)
         put_lit(&o, "Transfer-Encoding: chunked\r\n");
+    /* Trailers pass, so who asks for them asks the service. */
+    bool trailers = http_has(m, HDR_TE) && str_has_token(http_get(m, HDR_TE), "trailers");
+    if (trailers)
+        put_lit(&o, "TE: trailers\r\n");
     if (upgrade)
-        put_lit(&o, "Connection: Upgrade\r\n");
+        put_lit(&o, trailers ? "Connection: Upgrade, TE\r\n" : "Connection: Upgrade\r\n");
+    else if (trailers)
+        put_lit(&o, "Connection: TE\r\n");
     put_lit(&o, "X-Forwarded-For: ");
     struct str forwarded = http_get(m, HDR_X_FORWARDED_FOR);
     if (forwarded.n) {
@@ -114,9 +132,10 @@ size_t request_build(struct exchange *x, bool *chunked)
     put_lit(&o, x->client);
     if (!http_has(m, HDR_X_FORWARDED_PROTO))
         put_lit(&o, x->tls ? "\r\nX-Forwarded-Proto: https" : "\r\nX-Forwarded-Proto: http");
-    if ((masked || x->by_path) && !http_has(m, HDR_X_FORWARDED_HOST)) {
+    if ((request_masked(x) || x->by_path) && !http_has(m, HDR_X_FORWARDED_HOST)) {
+        struct str asked = m->authority.n ? m->authority : http_get(m, HDR_HOST);
         put_lit(&o, "\r\nX-Forwarded-Host: ");
-        put(&o, host.p, host.n);
+        put(&o, asked.p, asked.n);
     }
     put_lit(&o, "\r\n\r\n");
     return o.full ? 0 : (size_t)(o.p - w->head);
@@ -134,6 +153,13 @@ static void put_number(struct out *o, int64_t v)
         put(o, &digits[--n], 1);
 }
 
+/* An interim answer and a 204 have no length (RFC 9110 §8.6); clients of HTTP/2 end the stream over one. */
+bool response_passes(const struct http_head *m, const struct http_header *h)
+{
+    return !http_hop_by_hop(m, h) &&
+           !(h->id == HDR_CONTENT_LENGTH && (m->status == 204 || (m->status && m->status < 200)));
+}
+
 size_t response_build(struct exchange *x, const struct http_head *m, bool close, char *out, size_t cap)
 {
     struct out o = {out, out + cap, false};
@@ -145,9 +171,8 @@ size_t response_build(struct exchange *x, const struct http_head *m, bool close,
     bool upgrade = m->status == 101;
     for (uint16_t i = 0; i < m->count; i++) {
         const struct http_header *h = &m->h[i];
-        if (h->id == HDR_UPGRADE ? !upgrade : http_hop_by_hop(m, h))
-            continue;
-        put_header(&o, h);
+        if (h->id == HDR_UPGRADE ? upgrade : response_passes(m, h))
+            put_header(&o, h);
     }
     if (m->status >= 200 && x->answer_body == BODY_CHUNKED && !x->http10)
         put_lit(&o, "Transfer-Encoding: chunked\r\n");

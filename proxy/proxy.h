@@ -88,7 +88,8 @@ struct worker {
     struct dp_timer sweep;
     int64_t drain_ms;
     bool drained_hard;
-    struct buf log; /* access log lines that wait for their write */
+    bool accept_paused; /* no descriptors were left; the sweep tries again */
+    struct buf log;     /* access log lines that wait for their write */
     uint32_t nonce;
     uint32_t relay_source; /* 127.0.0.1 + this is where connections to relays on loopback come from */
     _Atomic size_t held;   /* as last published */
@@ -233,7 +234,6 @@ struct exchange {
     bool may_upgrade;   /* the request asked for an upgrade, and it was passed on */
     bool woke;
     bool late;                  /* joined a question that was asked before it came */
-    bool authorised;            /* tokens were checked for this route */
     enum body_kind answer_body; /* how the answer's body ends */
     int64_t answer_length;
     struct half up, down; /* bodies that are moved in bulk */
@@ -367,6 +367,14 @@ void front2_adopt(struct worker *w, struct dp_io *io, struct share *client, cons
                   const char *first, size_t n);
 
 /* ---- heads ---- */
+
+enum { HOST_MASKED_MAX = 264 };
+/** The Host that the service is to see: the masked one (written to `out`), or what the client asked for. */
+struct str request_host(const struct exchange *x, const struct http_head *m, char out[HOST_MASKED_MAX]);
+bool request_masked(const struct exchange *x);
+/** Whether a request's header goes to the service as it is. Host and X-Forwarded-For never do. */
+bool request_passes(const struct exchange *x, const struct http_head *m, const struct http_header *h);
+bool response_passes(const struct http_head *m, const struct http_header *h);
 
 /** Writes the request head for an h1 service into worker->head. Returns its length, or 0 when it is too long.
  */

@@ -188,7 +188,7 @@ static bool envd_internal(struct str path)
 {
     static const char *const internal[] = {"/init",     "/freeze", "/unfreeze", "/collapse",
                                            "/fsfreeze", "/fsthaw", "/upgrade"};
-    char normal[128];
+    char normal[HTTP_HEAD_MAX + 2]; /* all of it: what a short buffer cuts off could be "/../init" */
     path_normal(path, normal, sizeof normal);
     for (size_t i = 0; i < sizeof internal / sizeof internal[0]; i++)
         if (strcmp(normal, internal[i]) == 0)

@@ -83,8 +83,13 @@ static void accept_some(struct worker *w, struct dp_watch *listener, bool tls)
         socklen_t len = sizeof peer;
         int fd = accept4(listener->fd, (struct sockaddr *)&peer, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE)
+            if (errno == EMFILE || errno == ENFILE) {
+                /* Clients wait in the backlog; asking again and again would take the processor from those
+                 * whose end gives a descriptor back. */
                 stats_add("no_descriptors");
+                dp_watch_pause(w->loop, listener, true);
+                w->accept_paused = true;
+            }
             return;
         }
         accept_one(w, fd, &peer, tls);
@@ -156,6 +161,13 @@ static void on_sweep(struct dp_timer *t)
             w->drained_hard = true;
             worker_drain(w, true);
         }
+    }
+    if (w->accept_paused) {
+        w->accept_paused = false;
+        if (w->listen_plain.fd >= 0)
+            dp_watch_pause(w->loop, &w->listen_plain, false);
+        if (w->listen_tls.fd >= 0)
+            dp_watch_pause(w->loop, &w->listen_tls, false);
     }
     drain_check(w);
     access_log_flush(w);

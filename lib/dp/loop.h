@@ -40,6 +40,8 @@ void dp_watch_moved(struct dp_loop *l, struct dp_watch *w);
 void dp_watch_out(struct dp_loop *l, struct dp_watch *w, bool on);
 /** Everything that was there has been read: the next bytes are to be reported. */
 void dp_watch_drained(struct dp_loop *l, struct dp_watch *w);
+/** A listener: no more reports until it is taken back. */
+void dp_watch_pause(struct dp_loop *l, struct dp_watch *w, bool on);
 void dp_watch_close(struct dp_loop *l, struct dp_watch *w); /* closes the descriptor; idempotent */
 
 /** A one-shot timer with a granularity of 8 ms; zero-initialise, start and stop cost O(1). */

@@ -40,6 +40,12 @@ void dp_watch_drained(struct dp_loop *l, struct dp_watch *w)
 {
 }
 
+void dp_watch_pause(struct dp_loop *l, struct dp_watch *w, bool on)
+{
+    struct epoll_event ev = {.events = on ? 0 : w->events, .data.ptr = w};
+    epoll_ctl(l->ep, EPOLL_CTL_MOD, w->fd, &ev);
+}
+
 void dp_watch_close(struct dp_loop *l, struct dp_watch *w)
 {
     if (w->fd < 0)

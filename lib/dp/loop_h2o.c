@@ -98,6 +98,14 @@ void dp_watch_drained(struct dp_loop *l, struct dp_watch *w)
     }
 }
 
+void dp_watch_pause(struct dp_loop *l, struct dp_watch *w, bool on)
+{
+    if (on)
+        h2o_socket_read_stop(w->handle);
+    else
+        h2o_socket_read_start(w->handle, on_readable);
+}
+
 void dp_watch_close(struct dp_loop *l, struct dp_watch *w)
 {
     h2o_socket_t *sock = w->handle;

@@ -35,6 +35,7 @@ const method = (name, requestStream, responseStream) => ({ path: `/t.T/${name}`,
 const service = {
   Echo: method('Echo', false, false), Down: method('Down', false, true), Up: method('Up', true, false), Bidi: method('Bidi', true, true),
   Fail: method('Fail', false, false), Hold: method('Hold', false, false),
+  Host: method('Host', false, false),
 };
 let held = null;
 const server = new grpc.Server({ 'grpc.max_receive_message_length': -1 });
@@ -67,9 +68,33 @@ server.addService(service, {
   Hold(call, cb) {
     held = call;
   },
+  Host(call, cb) {
+    const m = call.metadata;
+    cb(null, Buffer.from(JSON.stringify([call.getHost(), m.get('x-forwarded-for'), m.get('x-forwarded-proto'), m.get('x-forwarded-host')])));
+  },
 });
 const port = await new Promise((ok, no) => server.bindAsync('127.0.0.1:0', grpc.ServerCredentials.createInsecure(), (e, p) => (e ? no(e) : ok(p))));
-console.log('PORT', port);
+// A service that refuses the first try of each call, and one that says goodbye behind each answer and stays.
+const moody = http2.createServer();
+const moodySessions = new Set();
+const tried = new Set();
+moody.on('session', (q) => { moodySessions.add(q); q.on('error', () => {}); });
+moody.on('stream', (st, h) => {
+  st.on('error', () => {});
+  st.resume();
+  const what = h['x-ask'] ?? '';
+  if (what.startsWith('refuse') && !tried.has(what)) {
+    tried.add(what);
+    st.close(http2.constants.NGHTTP2_REFUSED_STREAM);
+    return;
+  }
+  st.respond({ ':status': 200, 'content-type': 'application/grpc' }, { waitForTrailers: true });
+  st.on('wantTrailers', () => st.sendTrailers({ 'grpc-status': '0' }));
+  st.end(Buffer.from([0, 0, 0, 0, 2, 0x6f, 0x6b]));
+  if (what === 'goodbye') st.on('close', () => st.session?.goaway(0, st.id));
+});
+const moodyPort = await new Promise((ok) => moody.listen(0, '127.0.0.1', () => ok(moody.address().port)));
+console.log('PORT', port, moodyPort);
 
 const env = JSON.parse(await new Promise((ok) => readline.createInterface({ input: process.stdin }).once('line', ok)));
 const ca = readFileSync(env.ca);
@@ -182,6 +207,19 @@ await check('early answer to an upload', async () => {
   equal(head[':status'], 413);
   r.close();
 });
+await check('204, 304 and HEAD that name a length', async () => {
+  for (const [headers, want] of [[{ ':path': '/code?n=204' }, [204, undefined, 0]], [{ ':path': '/code?n=304' }, [304, '5', 0]],
+    [{ ':path': '/code?n=200', ':method': 'HEAD' }, [200, '5', 0]], [{ ':path': '/code?n=200' }, [200, '5', 5]], [{ ':path': '/code?n=404' }, [404, '5', 5]]]) {
+    const a = await ask(s, headers);
+    equal([a.head[':status'], a.head['content-length'], a.bytes], want, JSON.stringify(headers));
+  }
+});
+await check('a browser with 300 cookies', async () => {
+  const crumbs = Array.from({ length: 300 }, (_, i) => `c${i}=${i}`);
+  const a = await ask(s, { ':path': '/cookies', cookie: crumbs });
+  equal(a.head[':status'], 200);
+  equal(a.head['x-seen-cookie'], crumbs.join('; '));
+});
 s.close();
 
 // ---- gRPC ----
@@ -253,6 +291,29 @@ await check('gRPC to a closed port and to a dead sandbox', async () => {
   equal([e.code, e.details], [grpc.status.UNAVAILABLE, 'The sandbox is running but port is not open']);
   other.close();
 });
+await check('gRPC: who asks, and under which name, is said as for HTTP/1.1', async () => {
+  equal(JSON.parse((await call('Host', Buffer.from('x'))).b), [name(50051), ['127.0.0.1'], ['https'], []]);
+  const asked = `50051-${env.masked}.cube.test`;
+  const masked = new T(`127.0.0.1:${env.tls}`, grpc.credentials.createSsl(ca), { ...channel, 'grpc.default_authority': asked });
+  const md = new grpc.Metadata();
+  md.set('x-forwarded-for', '10.1.2.3');
+  const b = await new Promise((ok, no) => masked.Host(Buffer.from('x'), md, (e, r) => (e ? no(e) : ok(r))));
+  equal(JSON.parse(b), ['inner.test:50051', ['10.1.2.3, 127.0.0.1'], ['https'], [asked]]);
+  masked.close();
+});
+await check('gRPC: a refused stream is said as it is, so the library tries again', async () => {
+  const moodyClient = new T(`127.0.0.1:${env.tls}`, grpc.credentials.createSsl(ca), { ...channel, 'grpc.default_authority': name(50053) });
+  const ok = (md) => new Promise((yes, no) => moodyClient.Echo(Buffer.from('x'), md, (e, r) => (e ? no(e) : yes(String(r)))));
+  for (let i = 0; i < 5; i++) {
+    const md = new grpc.Metadata();
+    md.set('x-ask', `refuse${i}`);
+    equal(await ok(md), 'ok');
+  }
+  const md = new grpc.Metadata();
+  md.set('x-ask', 'goodbye'); // its connection takes no more requests, though it stays open
+  for (let i = 0; i < 20; i++) equal(await ok(md), 'ok');
+  moodyClient.close();
+});
 client.close();
 
 await check('plaintext with prior knowledge', async () => {
@@ -306,4 +367,6 @@ await check('the proxy is well after all that', async () => {
   p.close();
 });
 server.forceShutdown();
+for (const q of moodySessions) q.destroy();
+moody.close();
 process.exit(failed ? 1 : 0);

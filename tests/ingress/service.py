@@ -146,7 +146,7 @@ class Service:
     def do_other(self, c, r, rec):
         for _ in r.body():
             pass
-        self.reply(c, ("%s %s\n" % (r.method, r.target)).encode(), headers="X-Seen-Host: %s\r\n" % r.headers.get("host", ""))
+        self.reply(c, ("%s %s\n" % (r.method, r.target)).encode(), headers="X-Seen-Host: %s\r\nX-Seen-Cookie: %s\r\n" % (r.headers.get("host", ""), r.headers.get("cookie", "")))
 
     def do_upload(self, c, r, rec):
         h, n = hashlib.sha256(), 0
@@ -226,6 +226,14 @@ class Service:
     def do_early(self, c, r, rec):
         self.reply(c, b"too much", "413 Payload Too Large", "Connection: close\r\n")
         return False
+
+    def do_code(self, c, r, rec):
+        """Any status with a length of 5 and, where a body may follow, a body of 5."""
+        for _ in r.body():
+            pass
+        n = int(r.query["n"])
+        body = b"" if r.method == "HEAD" or n in (204, 304) else b"12345"
+        c.send(b"HTTP/1.1 %d Some Word\r\nETag: \"e\"\r\nContent-Length: 5\r\n\r\n%s" % (n, body))
 
     def do_block(self, c, r, rec):
         self.reply(c, bytes(int(r.query["n"])))  # head and body in one piece

@@ -17,9 +17,10 @@ with Cluster() as c:
     modules = subprocess.run([str(ROOT / "tests/lib/node_modules.sh"), str(ROOT / "tests/rpc")], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
     node = subprocess.Popen(["node", str(pathlib.Path(__file__).with_name("h2.mjs"))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                             env={**__import__("os").environ, "CUBE_NODE_MODULES": modules + "/node_modules"})
-    grpc_port = int(node.stdout.readline().split()[1])
-    sb, vm = c.sandbox({8000: svc.port, 49983: svc.port, 50051: grpc_port})
-    node.stdin.write(json.dumps({"tls": c.tls_port, "plain": c.port, "ca": str(c.dir / "tls/ca.pem"), "sandbox": sb}) + "\n")
+    grpc_port, moody_port = (int(p) for p in node.stdout.readline().split()[1:])
+    sb, vm = c.sandbox({8000: svc.port, 49983: svc.port, 50051: grpc_port, 50053: moody_port})
+    masked, _ = c.sandbox({50051: grpc_port}, mask_host="inner.test:${PORT}")
+    node.stdin.write(json.dumps({"tls": c.tls_port, "plain": c.port, "ca": str(c.dir / "tls/ca.pem"), "sandbox": sb, "masked": masked}) + "\n")
     node.stdin.flush()
     for line in node.stdout:
         print(line, end="", flush=True)

@@ -15,7 +15,7 @@ static struct target t;
 
 static void route(const char *target, const char *host, const char *headers)
 {
-    static char text[1024];
+    static char text[HTTP_HEAD_MAX];
     snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", target, host, headers);
     assert_int_equal(http_parse_request(text, strlen(text), &m), 0);
     target_resolve(&m, "cube.test", &t);
@@ -137,6 +137,16 @@ static void internal_paths(void **state)
         route(open[i], "49983-" ID ".cube.test", "");
         assert_false(t.internal);
     }
+    /* However far away the part begins that counts. */
+    static char far[30000];
+    for (size_t n = 1; n < sizeof far - 32; n += n < 300 ? 1 : 3000) {
+        memset(far, 'a', n);
+        far[0] = '/';
+        strcpy(far + n, n % 2 ? "/../init" : "/%2e%2E//.//fReeze?");
+        route(far, "49983-" ID ".cube.test", "");
+        if (!t.internal)
+            fail_msg("open behind %zu characters", n);
+    }
 }
 
 /* ---- answers ---- */
@@ -189,6 +199,45 @@ static void framed_bodies(void **state)
     assert_int_equal(answer_status(&a), 200);
 }
 
+/* Whatever goes wrong is said in the caller's protocol: no kind is left out, and none says nothing. */
+static void every_kind_in_every_form(void **state)
+{
+    static const char *const reasons[] = {NULL, "no room: memory \"7\" <b>%\xc3\xbc\r\nx: y"};
+    for (int kind = 0; kind < ANSWER_KINDS; kind++)
+        for (size_t i = 0; i < 2; i++) {
+            struct answer a = {
+                .kind = (enum answer_kind)kind, .sandbox = ID, .port = 80, .detail = reasons[i]};
+            _cleanup_buf_ struct buf json = {0}, html = {0}, connect = {0}, grpc = {0}, extra = {0},
+                                     none = {0};
+            const char *type;
+            int status = answer_status(&a);
+            assert_true(status >= 400 && status < 600 && strcmp(http_reason(status), "Status") != 0);
+            answer_write(&a, &json, &type, &none);
+            assert_true(json.len > 0);
+            a.form = FORM_HTML;
+            assert_int_equal(answer_status(&a), status);
+            answer_write(&a, &html, &type, &none);
+            assert_non_null(strstr(buf_cstr(&html), "</html>"));
+            assert_null(strstr(buf_cstr(&html), "<b>"));
+            a.form = FORM_CONNECT;
+            assert_int_equal(answer_status(&a), 200);
+            answer_write(&a, &connect, &type, &none);
+            assert_true(connect.len > 5 && connect.data[0] == 2);
+            assert_int_equal((uint8_t)connect.data[3] << 8 | (uint8_t)connect.data[4], connect.len - 5);
+            static const char begin[] = "{\"error\":{\"code\":\"";
+            assert_memory_equal(connect.data + 5, begin, sizeof begin - 1);
+            a.form = FORM_GRPC;
+            answer_write(&a, &grpc, &type, &extra);
+            int code = 0;
+            assert_int_equal(sscanf(buf_cstr(&extra), "grpc-status: %d\r\n", &code), 1);
+            assert_true(code >= 1 && code <= 16 && grpc.len == 0 && none.len == 0);
+            /* Two lines, whatever a reason holds. */
+            const char *second = strstr(buf_cstr(&extra), "\r\n") + 2;
+            assert_memory_equal(second, "grpc-message: ", 14);
+            assert_int_equal(strstr(second, "\r\n") + 2 - extra.data, extra.len);
+        }
+}
+
 static void forms(void **state)
 {
 #define CHROME "User-Agent: Mozilla/5.0 Chrome/150\r\n"
@@ -223,8 +272,10 @@ static void html_escapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_host),       cmocka_unit_test(by_headers),     cmocka_unit_test(by_path),
-        cmocka_unit_test(to_api),        cmocka_unit_test(internal_paths), cmocka_unit_test(json_bodies),
-        cmocka_unit_test(framed_bodies), cmocka_unit_test(forms),          cmocka_unit_test(html_escapes)};
+        cmocka_unit_test(by_host),        cmocka_unit_test(by_headers),
+        cmocka_unit_test(by_path),        cmocka_unit_test(to_api),
+        cmocka_unit_test(internal_paths), cmocka_unit_test(json_bodies),
+        cmocka_unit_test(framed_bodies),  cmocka_unit_test(forms),
+        cmocka_unit_test(html_escapes),   cmocka_unit_test(every_kind_in_every_form)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
