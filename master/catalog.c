@@ -473,6 +473,14 @@ int catalog_replay(struct master *m, const char *kind, const uint8_t *payload, s
             rc = catalog_template_write(m, "absent", t, payload, n, e);
             cube__master__v1__template__free_unpacked(t, NULL);
         }
+    } else if (strcmp(kind, "drop") == 0) {
+        char node[NODE_ID_MAX + 1], id[TEMPLATE_ID_MAX + 1];
+        const char *space = memchr(payload, ' ', n);
+        if (space &&
+            snprintf(node, sizeof node, "%.*s", (int)(space - (const char *)payload), (const char *)payload) <
+                (int)sizeof node &&
+            snprintf(id, sizeof id, "%s", space + 1) < (int)sizeof id)
+            rc = drops_note(m, node, id, m->now_ms(), e);
     }
     return rc;
 }

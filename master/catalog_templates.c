@@ -57,6 +57,7 @@ int catalog_template_write(struct master *m, const char *mode, const Template *t
     db_arg_bytes(&a, packed, n);
     db_arg_int(&a, t->created_ms);
     db_arg(&a, t->fork ? "fork" : *t->source_sandbox ? "snapshot" : "built");
+    db_arg(&a, t->node_id);
     for (size_t i = 0; i < t->n_aliases; i++) /* global names are kept below an empty namespace */
         db_arg_printf(&a, "%s%s", strchr(t->aliases[i], '/') ? "" : "/", t->aliases[i]);
     if (db_eval(m, &script_catalog, &a, catalog_int_parse, &done, e) < 0)
@@ -303,6 +304,7 @@ static void serve_delete_template(struct request *r)
         db_arg(&a, "force");
         db_arg(&a, "untemplate");
         db_arg(&a, t->template_id);
+        db_arg_int(&a, r->m->now_ms());
         if (db_eval(r->m, &script_catalog, &a, catalog_int_parse, &done, &e) == 0 && done < 0)
             err_set(&e, ERR_INVALID,
                     "template '%.120s' cannot be deleted: running or paused sandboxes use it", q->name);

@@ -81,14 +81,14 @@ static void name_of(const char *kind, const uint8_t *payload, size_t n, char *na
         snprintf(name, cap, "%s", t ? t->template_id : "");
         if (t)
             cube__master__v1__template__free_unpacked(t, NULL);
-    } else if (strcmp(kind, "node") == 0) {
+    } else if (strcmp(kind, "node") == 0 || strcmp(kind, "drop") == 0) {
         snprintf(name, cap, "%s", (const char *)payload);
     }
 }
 
 void journal_state_add(const char *kind, const uint8_t *payload, size_t n, void *data)
 {
-    static const char *const deleting[] = {"unkey", "untemplate", "unnode"};
+    static const char *const deleting[] = {"unkey", "untemplate", "unnode", "undrop"};
     struct journal_state *s = data;
     char name[256] = "";
     for (size_t i = 0; i < sizeof deleting / sizeof *deleting; i++)

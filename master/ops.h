@@ -69,8 +69,14 @@ struct catalog_list {
 int catalog_list(struct master *m, const char *team, struct catalog_list *l, struct err *e);
 void catalog_list_free(struct catalog_list *l);
 
-/** Tells a node to delete a snapshot's files; in a fiber of its own, once. */
+/** Tells a node to delete a snapshot's files; in a fiber of its own, and again until the node has done it. */
 void snapshot_drop_later(struct master *m, const char *node, const char *id);
+
+/** The files of snapshots that are to be deleted: one more, not before `at`, unless the catalog has it then;
+ * it is done; those that are due (from the sweeper's fiber). */
+int drops_note(struct master *m, const char *node, const char *id, int64_t at, struct err *e);
+void drops_done(struct master *m, const char *node, const char *id);
+void drops_sweep(struct master *m);
 
 /** The snapshots that forks make: the fork is done with this one; and those that no sandbox needs any more
  * are deleted (from the sweeper's fiber). */

@@ -542,8 +542,10 @@ static void sweep_fiber(void *arg)
             if (!inflight_has(m, l->ids[i]))
                 op_reconcile_later(m, l->ids[i]);
     db_args_end(&a);
-    if (m->cell == CELL_READY)
+    if (m->cell == CELL_READY) {
         forks_sweep(m);
+        drops_sweep(m);
+    }
     free(l);
     loop_timer_start(m->loop, &sweep_timer, SWEEP_MS);
 }

@@ -14,34 +14,6 @@
 #define SNAPSHOT_TIMEOUT_MS 110000
 #define OP_LIMIT_MS 120000
 
-struct drop {
-    struct master *m;
-    char node[NODE_ID_MAX + 1], id[TEMPLATE_ID_MAX + 1];
-};
-
-static void drop_fiber(void *arg)
-{
-    struct drop *d = arg;
-    Cube__Node__V1__DeleteSnapshotRequest q = CUBE__NODE__V1__DELETE_SNAPSHOT_REQUEST__INIT;
-    struct err e = {0};
-    q.snapshot_id = d->id;
-    if (node_call(d->m, d->node, "/cube.node.v1.Sandboxes/DeleteSnapshot", &q.base,
-                  &cube__node__v1__kill_reply__descriptor, 30000, NULL, NULL, &e) < 0)
-        log_line(LOG_WARN, &(struct log_about){.err = &e}, "deleting snapshot %s: %s", d->id, e.msg);
-    free(d);
-}
-
-void snapshot_drop_later(struct master *m, const char *node, const char *id)
-{
-    struct drop *d = calloc(1, sizeof *d);
-    if (!d)
-        return;
-    d->m = m;
-    snprintf(d->node, sizeof d->node, "%s", node);
-    snprintf(d->id, sizeof d->id, "%s", id);
-    fiber_spawn(drop_fiber, d);
-}
-
 /* Loads a running sandbox and marks the operation on it. */
 static int mark(struct master *m, const char *id, const char *team, const char *op, const char *trace,
                 struct record *r, struct err *e)
@@ -178,8 +150,14 @@ int op_snapshot(struct master *m, const Cube__Master__V1__SnapshotRequest *req, 
     q.gen = r.gen;
     q.snapshot_id = id;
     q.filesystem_only = req->filesystem_only;
-    int rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Snapshot", &q.base,
+    /* Whoever dies in this, what lies on the node then goes, unless it is in the catalog. */
+    int rc = drops_note(m, r.node, id, m->now_ms() + 2 * OP_LIMIT_MS, e);
+    if (rc == 0) {
+        rc = node_call(m, r.node, "/cube.node.v1.Sandboxes/Snapshot", &q.base,
                        &cube__node__v1__snapshot_reply__descriptor, SNAPSHOT_TIMEOUT_MS, trace, &msg, e);
+        if (rc < 0 && e->code != ERR_UNAVAILABLE && e->code != ERR_DEADLINE)
+            drops_done(m, r.node, id); /* refused: nothing lies there */
+    }
     if (rc == 0) {
         snprintf(text, sizeof text, "snapshot %s made (frozen for %" PRId64 " ms)", id,
                  ((Cube__Node__V1__SnapshotReply *)msg)->frozen_us / 1000);

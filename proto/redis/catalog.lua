@@ -1,6 +1,6 @@
 -- include: common
 -- Writes of the catalog. With mode "absent" (replay of the journal) what is there already stays. ARGV: prefix, mode (force|absent), op, …
--- team id field value … · key sha id team name mask admin created · unkey team id · rename team id name · template id team public pb created kind alias … (kind: built, snapshot, fork) · forked id now · unfork now · untemplate id. Answer: 1 done (unkey, rename: the digest; unfork: what was dropped, packed), 0 nothing to do, -1 no such team, -2 sandboxes use the template, -3 another team has the slug, -4 the team has its most keys, -5 its most snapshots.
+-- team id field value … · key sha id team name mask admin created · unkey team id · rename team id name · template id team public pb created kind node alias … (kind: built, snapshot, fork; node: where a snapshot lies) · forked id now · unfork now · untemplate id now · drop node id at (a snapshot's files are to be deleted, not before `at`) · dropped node id · drops now (those that are due, of nodes that report: node, id …). Answer: 1 done (unkey, rename: the digest; unfork: what was dropped, packed), 0 nothing to do, -1 no such team, -2 sandboxes use the template, -3 another team has the slug, -4 the team has its most keys, -5 its most snapshots.
 local absent, op = ARGV[2] == 'absent', ARGV[3]
 
 if op == 'team' then
@@ -61,8 +61,19 @@ local function used(id)
   return false
 end
 
-local function drop(id)
+-- What is to be deleted on nodes' disks: per node the snapshots with the time of the next try, and the nodes that have some. A node that does not
+-- come back is forgotten after 30 days.
+local function drop_files(node, id, at)
+  redis.call('SADD', key('drops'), node)
+  redis.call('ZADD', key('drops', node), at, id)
+  redis.call('PEXPIRE', key('drops', node), 2592000000)
+end
+
+local function drop(id, now)
   local h = key('tpl', id)
+  local node = redis.call('HGET', h, 'node') or ''
+  -- The master that asks for this tells the node at once; the time is for when it dies in that.
+  if node ~= '' then drop_files(node, id, text(now + 30000)) end
   drop_aliases(id)
   redis.call('SREM', key('snaps', redis.call('HGET', h, 'team') or ''), id)
   redis.call('ZREM', key('forks'), id)
@@ -83,11 +94,15 @@ if op == 'template' then
   end
   drop_aliases(ARGV[4])
   local names = {}
-  for i = 10, #ARGV do
+  for i = 11, #ARGV do
     redis.call('SET', key('alias', ARGV[i]), ARGV[4])
     names[#names + 1] = ARGV[i]
   end
   redis.call('HSET', h, 'team', ARGV[5], 'public', ARGV[6], 'pb', ARGV[7], 'created', ARGV[8], 'aliases', table.concat(names, '\n'))
+  if kind ~= 'built' then
+    redis.call('HSET', h, 'node', ARGV[10])
+    redis.call('ZREM', key('drops', ARGV[10]), ARGV[4])
+  end
   redis.call('SADD', key('tpls'), ARGV[4])
   return 1
 end
@@ -95,7 +110,7 @@ end
 if op == 'untemplate' then
   if redis.call('HEXISTS', key('tpl', ARGV[4]), 'pb') == 0 then return 0 end
   if used(ARGV[4]) then return -2 end
-  drop(ARGV[4])
+  drop(ARGV[4], num(ARGV[5]))
   return 1
 end
 
@@ -108,8 +123,37 @@ if op == 'unfork' then
       redis.call('ZADD', key('forks'), text(now + 5000), id)
     else
       out[#out + 1] = redis.call('HGET', key('tpl', id), 'pb') or nil
-      drop(id)
+      drop(id, now)
     end
+  end
+  return out
+end
+
+if op == 'drop' then
+  drop_files(ARGV[4], ARGV[5], ARGV[6])
+  return 1
+end
+
+if op == 'dropped' then return redis.call('ZREM', key('drops', ARGV[4]), ARGV[5]) end
+
+if op == 'drops' then
+  local now, out = num(ARGV[4]), {}
+  for _, node in ipairs(redis.call('SMEMBERS', key('drops'))) do
+    local due = key('drops', node)
+    if redis.call('EXISTS', due) == 0 then
+      redis.call('SREM', key('drops'), node)
+    elseif redis.call('HGET', key('node', node), 'status') == 'ready' then
+      for _, id in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'LIMIT', 0, 16)) do
+        if redis.call('HEXISTS', key('tpl', id), 'pb') == 1 then
+          redis.call('ZREM', due, id)
+        else
+          redis.call('ZADD', due, text(now + 60000), id)
+          out[#out + 1] = node
+          out[#out + 1] = id
+        end
+      end
+    end
+    if #out >= 128 then break end
   end
   return out
 end

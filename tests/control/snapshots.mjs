@@ -1,4 +1,6 @@
 // Snapshot, fork, rollback, network policy: operations on a running sandbox; and storms of pauses and wakes.
+import fs from 'node:fs';
+import path from 'node:path';
 import { Cluster, test, assert, equal, until, rejects, sleep, done, proto } from './harness.mjs';
 
 const c = new Cluster();
@@ -137,6 +139,55 @@ await test('storm: 100 pauses at once, then 100 wakes from 4 proxies, without an
   const woken = await Promise.all(all.flatMap((x, i) => [0, 1].map((k) => proxies[(i + k) % 4]('Wake', { sandbox_id: x.spec.sandbox_id, gen_seen: 1 }))));
   assert(woken.every((w) => w.gen === 2));
   await Promise.all(all.map((x) => s.sandboxes('Kill', q(x))));
+});
+const later = async (node) => (await c.r('ZRANGE', `{c0}:drops:${node}`, 0, -1));
+const waiting = async () => (await Promise.all((await c.r('SMEMBERS', '{c0}:drops')).map(later))).flat();
+const settled = () => until('nothing waits to be deleted', async () => (await waiting()).length === 0 && (await c.r('EXISTS', '{c0}:drops')) === 0);
+await test('of all this only the snapshot that was cut off waits to be looked for on its node; its time comes', async () => {
+  const left = await waiting();
+  equal(left.length, 1, 'what waits');
+  for (const node of await c.r('SMEMBERS', '{c0}:drops')) for (const id of await later(node)) await c.r('ZADD', `{c0}:drops:${node}`, 0, id);
+  await settled();
+});
+await test('a snapshot whose master dies in the making leaves nothing on its node; one that is made stays', async () => {
+  const x = await create(), kept = await s.sandboxes('Snapshot', q(x));
+  await n(`${x.node_id} snapshot_ms 60000`);
+  const cut = s.sandboxes('Snapshot', q(x)).catch(() => {});
+  await until('it is in flight', async () => (await s.sandboxes('Get', q(x))).sandbox.op === 'snapshot');
+  const [id] = await until('it is noted', async () => { const l = await later(x.node_id); return l.length === 1 && l; });
+  await c.kill('m1');
+  await n(`${x.node_id} snapshot_ms 0`); // the node has made it all the same
+  await cut;
+  await c.master('m1', { report_interval: '200ms' });
+  await c.r('ZADD', `{c0}:drops:${x.node_id}`, 0, id);
+  // Nor is one deleted that the catalog has.
+  const safe = kept.snapshot_id.split(':')[0];
+  await c.r('ZADD', `{c0}:drops:${x.node_id}`, 0, safe);
+  await until('its node was told', async () => (await n(`${x.node_id} stats`)).dropped.includes(id));
+  await settled();
+  assert(!(await n(`${x.node_id} stats`)).dropped.includes(safe), 'the one that was made');
+  await s.catalog('DeleteTemplate', { name: kept.snapshot_id, team_id: 't1' });
+  await until('that too', async () => (await n(`${x.node_id} stats`)).dropped.includes(safe));
+  await settled();
+  await s.sandboxes('Kill', q(x));
+});
+await test('a snapshot that is deleted while its node is away goes when the node is back, also when Redis has lost its data meanwhile', async () => {
+  const x = await create(), before = await c.r('SMEMBERS', '{c0}:snaps:t1');
+  const both = [await s.sandboxes('Snapshot', q(x)), await s.sandboxes('Snapshot', q(x, { name: 'gone' }))];
+  const ids = (await c.r('SMEMBERS', '{c0}:snaps:t1')).filter((id) => !before.includes(id)).sort();
+  await c.kill('n');
+  for (const v of both) await s.catalog('DeleteTemplate', { name: v.snapshot_id, team_id: 't1' });
+  const journal = () => fs.readFileSync(path.join(c.dir, 'store/catalog.journal'), 'utf8');
+  const lines = (kind) => journal().split('\n').filter((l) => l.split(' ')[1] === kind).length;
+  await until('the node could not be told', () => lines('drop') === 2);
+  const done = lines('undrop');
+  equal((await later(x.node_id)).sort(), ids);
+  await c.kill('redis');
+  await c.redis();
+  const again = await c.sim('n2', [port], ['--nodes', 2]);
+  await until('its node was told', async () => { const { dropped } = await again(`${x.node_id} stats`); return ids.every((id) => dropped.includes(id)); }, 60000);
+  await settled();
+  await until('that is written down', () => lines('undrop') === done + 2);
 });
 await c.end();
 done();

@@ -1,7 +1,7 @@
 // Two real nodes on one machine under one master: placement, cordon, drain, the loss of a whole node, its return and its removal, with real VMs
 // and the unmodified SDK. The first node is that of `cube up`; the second is tests/nodes/extra_node.sh.
 import { execFileSync } from 'node:child_process'
-import { readFileSync, readdirSync } from 'node:fs'
+import { existsSync, readFileSync, readdirSync } from 'node:fs'
 import { Sandbox } from 'e2b'
 import { equal, ok, test, until } from './check.mjs'
 
@@ -43,6 +43,7 @@ async function add(n) {
 }
 
 const first = (await nodes())[0].nodeID
+const snapshots = [], stored = () => snapshots.filter((id) => existsSync(`${dir}/state/store/snap/${id.split(':')[0]}`))
 
 await test('nodes: a second node on the machine joins the cluster', async () => {
   extra('start', SECOND, process.env.CUBE_SECOND_PORT)
@@ -111,6 +112,8 @@ await test('nodes: removal is refused while the node lives', async () => {
 await test('nodes: kill -9 of a whole node: its sandboxes are lost with the reason, the others go on', async () => {
   const there = on(SECOND)
   ok(there.length >= 2, 'something runs there')
+  for (let i = 0; i < 2; i++) snapshots.push((await there[i].createSnapshot()).snapshotId)
+  equal(stored().length, 2, 'their snapshots are on its disk')
   extra('crash')
   await Promise.all(on(first).map((s) => answers(s, 'alive')))
   await until(async () => (await Promise.all(there.map((s) => detail(s.sandboxId)))).every((d) => d.state === 'lost'), 60_000, 'lost')
@@ -124,6 +127,12 @@ await test('nodes: kill -9 of a whole node: its sandboxes are lost with the reas
   await Promise.all(on(first).map((s) => answers(s, 'after')))
 })
 
+await test('nodes: a snapshot on a node that is away is deleted: gone for users at once, from the disk when the node is back', async () => {
+  for (const id of snapshots) equal(await Sandbox.deleteSnapshot(id), true, 'deleted')
+  equal(await Sandbox.deleteSnapshot(snapshots[0]), false, 'it is gone')
+  equal(stored().length, 2, 'its files lie where nobody can reach them')
+})
+
 await test('nodes: a node that comes back takes sandboxes again and keeps nothing of the lost ones', async () => {
   const lost = on(SECOND).map((s) => s.sandboxId)
   mine.splice(0, mine.length, ...mine.filter((x) => x.node === first))
@@ -134,6 +143,7 @@ await test('nodes: a node that comes back takes sandboxes again and keeps nothin
   // Of a lost sandbox stay its record (the last generation) and its log, as of one that was killed; no disk and no memory.
   const kept = () => lost.flatMap((id) => readdirSync(`${dir}/state/sandboxes/${id}`)).filter((name) => name !== 'record' && name !== 'events')
   await until(() => kept().length === 0, 60_000, `nothing of the lost ones is kept (${kept()})`)
+  await until(() => stored().length === 0, 60_000, 'the deleted snapshots are gone from its disk')
 })
 
 await test('nodes: a node that is gone is removed, by force with what it held', async () => {
