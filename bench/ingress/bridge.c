@@ -73,7 +73,7 @@ static void link_pump(struct link *k)
     enum pump_result in = pump_half(&k->in), out = pump_half(&k->out);
     if (in == PUMP_FAILED || out == PUMP_FAILED)
         link_close(k, true);
-    else if (in == PUMP_DONE && out == PUMP_DONE && !dp_io_blocked(&k->client) && !dp_io_blocked(&k->relay))
+    else if (pump_over(&k->in, &k->out))
         link_close(k, false);
     else if (in == PUMP_AGAIN || out == PUMP_AGAIN)
         dp_defer(loop, &k->again);

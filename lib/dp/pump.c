@@ -74,6 +74,18 @@ static enum pump_result finish(struct half *h)
     return PUMP_DONE;
 }
 
+/* The destination takes nothing more. What it said before is still to be read by the other direction (a
+ * service that refuses an upload answers and closes), so this one does not end the stream: it goes on without
+ * effect. */
+static enum pump_result write_lost(struct half *h)
+{
+    pump_release(h);
+    h->bulk = false;
+    h->to->wfailed = true;
+    h->to->want_write = false;
+    return PUMP_AGAIN;
+}
+
 static enum pump_result copy_once(struct half *h)
 {
     char bytes[COPY];
@@ -85,10 +97,10 @@ static enum pump_result copy_once(struct half *h)
     if (n < 0)
         return PUMP_FAILED;
     h->bytes += (uint64_t)n;
+    if (h->to->wfailed)
+        return PUMP_AGAIN;
     h->bulk = n == sizeof bytes && h->from->ssl == NULL && h->to->ssl == NULL;
-    if (!dp_io_write(h->to, bytes, (size_t)n))
-        return PUMP_FAILED;
-    return PUMP_AGAIN;
+    return dp_io_write(h->to, bytes, (size_t)n) ? PUMP_AGAIN : write_lost(h);
 }
 
 enum pump_result pump_bulk(struct half *h, uint64_t *left)
@@ -132,6 +144,8 @@ enum pump_result pump_half(struct half *h)
         return PUMP_DONE;
     if (h->bulk || h->in_pipe) {
         enum pump_result r = pump_bulk(h, &unlimited);
+        if (r == PUMP_FAILED)
+            return write_lost(h);
         if (r != PUMP_COPY)
             return r;
     }

@@ -17,12 +17,20 @@ enum pump_result {
     PUMP_WAIT,   /* for bytes, or for room */
     PUMP_AGAIN,  /* there is more; call again from the loop */
     PUMP_DONE,   /* everything was passed on */
-    PUMP_FAILED, /* writing failed (pump_half: or reading) */
+    PUMP_FAILED, /* pump_bulk: writing failed; pump_half: reading */
     PUMP_COPY    /* pump_bulk alone: go on by reading; nothing is in the pipe */
 };
 
-/** Moves what can be moved without blocking, at most a few MiB per call, the end too. */
+/** Moves what can be moved without blocking, at most a few MiB per call, the end too. What a destination no
+ * longer takes is dropped: it may have said something before that is still to be read. */
 enum pump_result pump_half(struct half *h);
+
+/** Both ends were passed on, or one side takes and says nothing more, and the other has got its last word. */
+static inline bool pump_over(const struct half *a, const struct half *b)
+{
+    return (a->done || a->to->wfailed) && (b->done || b->to->wfailed) && !dp_io_blocked(a->to) &&
+           !dp_io_blocked(b->to);
+}
 
 /** Moves at most `*left` bytes between plain streams through the pipe alone and counts them down; never
  * passes on an end. PUMP_WAIT with `bulk` cleared: little came, the next bytes are better copied. */

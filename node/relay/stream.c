@@ -94,7 +94,7 @@ static void stream_pump(struct stream *s)
         stream_close(s, true);
         return;
     }
-    if (in == PUMP_DONE && out == PUMP_DONE && !dp_io_blocked(&s->proxy) && !dp_io_blocked(&s->guest)) {
+    if (pump_over(&s->in, &s->out)) {
         stream_close(s, false);
         return;
     }

@@ -235,6 +235,12 @@ class Service:
         body = b"" if r.method == "HEAD" or n in (204, 304) else b"12345"
         c.send(b"HTTP/1.1 %d Some Word\r\nETag: \"e\"\r\nContent-Length: 5\r\n\r\n%s" % (n, body))
 
+    def do_full(self, c, r, rec):
+        """Takes a little of the body, refuses the rest and hangs up: what it has not read makes that a reset."""
+        c.recv(100)
+        self.reply(c, b"too much", "413 Payload Too Large", "Connection: close\r\n")
+        return False
+
     def do_block(self, c, r, rec):
         self.reply(c, bytes(int(r.query["n"])))  # head and body in one piece
 

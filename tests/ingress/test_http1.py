@@ -383,6 +383,21 @@ def early_answer_reaches_a_client_that_is_still_sending(c, sb, svc, other):
     k = Raw(c).send("POST /early HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n" % (by(sb), 1 << 20))
     status, headers, body = k.answer()
     equal((status, headers.get("connection"), body), (413, "close", b"too much"))
+    for chunked in (False, True):  # the service's reset comes behind its answer, and must not overtake it on any hop
+        for _ in range(20):
+            k = Raw(c).send("POST /full HTTP/1.1\r\n%s%s\r\n\r\n" % (by(sb), "Transfer-Encoding: chunked" if chunked else "Content-Length: %d" % (8 * MiB)))
+
+            def pour():
+                try:
+                    for _ in range(128):
+                        k.send(b"10000\r\n" + bytes(65536) + b"\r\n" if chunked else bytes(65536))
+                except OSError:
+                    pass
+            t = threading.Thread(target=pour)
+            t.start()
+            status, headers, body = k.answer()
+            equal((status, body), (413, b"too much"), "chunked %s" % chunked)
+            t.join()
 
 
 def upgrade(c, sb, tls=False):
