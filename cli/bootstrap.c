@@ -255,7 +255,7 @@ int bootstrap(const struct settings *s, struct err *e)
         make_dir(e, UID_MASTER, 0700, "%s/master", st) < 0 || make_dir(e, 0, 0755, "%s", run) < 0 ||
         make_dir(e, 0, 0755, "%s/pid", run) < 0 || make_dir(e, UID_REDIS, 0755, "%s/redis", run) < 0 ||
         make_dir(e, UID_NODE, 0711, "%s/warm", run) < 0 || make_dir(e, UID_NODE, 0755, "%s/sb", run) < 0 ||
-        make_dir(e, UID_RELAY, 0750, "%s/relay", run) < 0 || make_dir(e, UID_DNS, 0750, "%s/dns", run) < 0 ||
+        make_dir(e, UID_RELAY, 0751, "%s/relay", run) < 0 || make_dir(e, UID_DNS, 0750, "%s/dns", run) < 0 ||
         make_dir(e, UID_PROXY, 0750, "%s/proxy", run) < 0 || make_dir(e, UID_PROXY, 0755, "%s/tls", st) < 0)
         return -1;
     if (make_secrets(s, e) < 0 || make_redis(s, e) < 0)

@@ -20,6 +20,8 @@ static const struct config_key keys[] = {
     {"redis_password_file", CONFIG_STR, offsetof(struct proxy_config, redis_password_file), NULL, 0, 0,
      "file with its password"},
     {"run_dir", CONFIG_STR, offsetof(struct proxy_config, run_dir), NULL, 0, 0, "for the hand-over socket"},
+    {"relay_link", CONFIG_STR, offsetof(struct proxy_config, relay_link), "${run_dir}/relay/link.sock", 0, 0,
+     "where the relay of this host hands streams over; what it does not serve goes over TCP; empty = off"},
     {"state_dir", CONFIG_STR, offsetof(struct proxy_config, state_dir), NULL, 0, 0,
      "tls/ below it holds the local CA"},
     {"key_dir", CONFIG_STR, offsetof(struct proxy_config, key_dir), NULL, 0, 0, "role keys"},

@@ -1,20 +1,15 @@
-/* Connections to services: opened through the relay with a preface, kept for reuse per (sandbox, generation,
+/* Connections to services: opened by the relay after a preface, kept for reuse per (sandbox, generation,
  * port). Invariants: a connection serves only requests of the generation that it was opened for; envd's is
  * opened ahead of need, other ports' never; a port that has no connection takes no memory. */
-#include "proxy/proxy.h"
+#include "proxy/link.h"
 
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
 #include "lib/net/preface.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { IDLE_ENVD_MS = 10000, IDLE_OTHER_MS = 4000, IDLE_API_MS = 60000 };
@@ -106,6 +101,7 @@ void back_close(struct back *b, bool reset)
     b->pool = NULL;
     dp_mem_put(b->in, b->in_cap);
     b->in = NULL;
+    link_leave(b);
     dp_io_close(&b->io, reset);
     dp_bury(b->worker->loop, &b->bury);
     sandbox_release(s);
@@ -137,18 +133,6 @@ void back_lost(struct back *b)
 
 /* ---- opening ---- */
 
-static void preface_send(struct back *b, const struct route *r)
-{
-    struct preface p = {.port = b->pool->port,
-                        .gen = r->gen,
-                        .expiry_s = (uint32_t)time(NULL) + 30,
-                        .nonce = ++b->worker->nonce};
-    memcpy(p.sandbox, r->sandbox, strlen(r->sandbox));
-    uint8_t bytes[PREFACE_LEN];
-    preface_encode(&p, r->ticket, bytes);
-    dp_io_write(&b->io, bytes, sizeof bytes);
-}
-
 static void connected(struct back *b)
 {
     struct exchange *x = b->x;
@@ -173,6 +157,31 @@ static void not_connected(struct back *b, enum connect_result why)
         exchange_not_connected(x, why);
 }
 
+static void answered(struct back *b)
+{
+    static const enum connect_result result[] = {[PREFACE_STALE] = CONNECT_STALE,
+                                                 [PREFACE_UNKNOWN] = CONNECT_UNKNOWN,
+                                                 [PREFACE_PORT_CLOSED] = CONNECT_PORT_CLOSED,
+                                                 [PREFACE_NOT_READY] = CONNECT_NOT_READY,
+                                                 [PREFACE_BAD_MAC] = CONNECT_DENIED,
+                                                 [PREFACE_LIMIT] = CONNECT_LIMIT};
+    enum preface_status status;
+    uint64_t gen;
+    if (!preface_answer_decode(b->answer, &status, &gen)) {
+        not_connected(b, CONNECT_UNREACHABLE);
+    } else if (status == PREFACE_OK) {
+        stats_stream(b->link_stream != NULL);
+        /* Whoever speaks first (an h2c service does) may have spoken already. */
+        dp_defer(b->worker->loop, &b->again);
+        connected(b);
+    } else {
+        if (status == PREFACE_BAD_MAC)
+            log_line(LOG_WARN, &(struct log_about){.sandbox = b->sandbox->id, .gen = b->gen},
+                     "the relay refused our ticket");
+        not_connected(b, result[status]);
+    }
+}
+
 static void preface_read(struct back *b)
 {
     while (b->answer_len < PREFACE_ANSWER_LEN) {
@@ -185,26 +194,32 @@ static void preface_read(struct back *b)
         }
         b->answer_len += (uint8_t)n;
     }
-    static const enum connect_result result[] = {[PREFACE_STALE] = CONNECT_STALE,
-                                                 [PREFACE_UNKNOWN] = CONNECT_UNKNOWN,
-                                                 [PREFACE_PORT_CLOSED] = CONNECT_PORT_CLOSED,
-                                                 [PREFACE_NOT_READY] = CONNECT_NOT_READY,
-                                                 [PREFACE_BAD_MAC] = CONNECT_DENIED,
-                                                 [PREFACE_LIMIT] = CONNECT_LIMIT};
-    enum preface_status status;
-    uint64_t gen;
-    if (!preface_answer_decode(b->answer, &status, &gen)) {
+    answered(b);
+}
+
+void back_answered(struct back *b, const uint8_t answer[16], int fd)
+{
+    memcpy(b->answer, answer, sizeof b->answer);
+    if (fd >= 0 && dp_io_open(&b->io, b->worker->loop, fd, NULL, true) != 0) {
+        close(fd);
+        b->io.watch.fd = -1;
         not_connected(b, CONNECT_UNREACHABLE);
-    } else if (status == PREFACE_OK) {
-        /* Whoever speaks first (an h2c service does) may have spoken already. */
-        dp_defer(b->worker->loop, &b->again);
-        connected(b);
-    } else {
-        if (status == PREFACE_BAD_MAC)
-            log_line(LOG_WARN, &(struct log_about){.sandbox = b->sandbox->id, .gen = b->gen},
-                     "the relay refused our ticket");
-        not_connected(b, result[status]);
+        return;
     }
+    answered(b);
+}
+
+void back_failed(struct back *b)
+{
+    not_connected(b, CONNECT_UNREACHABLE);
+}
+
+void back_unlinked(struct back *b)
+{
+    if (b->gen != b->sandbox->route.gen)
+        not_connected(b, CONNECT_STALE);
+    else if (!relay_connect(b))
+        not_connected(b, CONNECT_UNREACHABLE);
 }
 
 static void on_read(struct dp_io *io)
@@ -258,51 +273,18 @@ static void on_timer(struct dp_timer *t)
         back_close(b, false);
 }
 
-/* As connect. A source address has one port per stream to a relay, and fewer than 9,000 where much of the
- * range is reserved (ip_local_reserved_ports: the node's network does that). On loopback there are more
- * addresses. */
-static int relay_connect(struct worker *w, int fd, const struct route *r)
-{
-    enum { SOURCES = 16 };
-    const struct sockaddr *to = (const struct sockaddr *)&r->relay;
-    bool loopback = to->sa_family == AF_INET &&
-                    ntohl(((const struct sockaddr_in *)to)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-    uint32_t first = loopback ? w->relay_source : 0;
-    int rc = -1, one = 1;
-    for (uint32_t i = first; i < first + SOURCES; i++) {
-        struct sockaddr_in from = {.sin_family = AF_INET,
-                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK + i % SOURCES)};
-        setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
-        if (i && bind(fd, (const struct sockaddr *)&from, sizeof from) != 0)
-            return -1;
-        rc = connect(fd, to, r->relay_len);
-        if (!loopback || rc == 0 || errno != EADDRNOTAVAIL) {
-            w->relay_source = loopback ? i % SOURCES : w->relay_source;
-            return rc;
-        }
-    }
-    return rc;
-}
-
 /* NULL: no descriptor or no memory, or the relay may not be reached in plaintext. */
 static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange *x)
 {
     struct worker *w = s->worker;
-    const struct route *r = &s->route;
     struct back *b = calloc(1, sizeof *b);
-    int fd = b ? socket(r->relay.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
-    int one = 1;
-    if (fd < 0) {
-        free(b);
+    if (b == NULL)
         return NULL;
-    }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    dp_io_limit_sending(fd);
-    *b = (struct back){.io = {.on_read = on_read, .on_drain = on_drain},
+    *b = (struct back){.io = {.watch = {.fd = -1}, .on_read = on_read, .on_drain = on_drain},
                        .worker = w,
                        .sandbox = s,
                        .pool = p,
-                       .gen = r->gen,
+                       .gen = s->route.gen,
                        .state = BACK_CONNECTING,
                        .x = x,
                        .timer = {.fire = on_timer},
@@ -318,15 +300,7 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
         p->opening++;
     else
         x->conn = b;
-    bool tls = !s->is_api && w->proxy->relay_tls;
-    SSL *ssl = tls ? relay_tls_connect(b) : NULL;
-    int rc = tls && ssl == NULL ? -1 : relay_connect(w, fd, r);
-    if ((rc != 0 && (errno != EINPROGRESS || (tls && ssl == NULL))) ||
-        dp_io_open(&b->io, w->loop, fd, ssl, false) != 0) {
-        SSL_free(ssl);
-        close(fd);
-        b->io.ssl = NULL;
-        b->io.watch.fd = -1;
+    if (!link_open(b) && !relay_connect(b)) {
         if (x) {
             p->opening++;
             x->conn = NULL;
@@ -336,8 +310,6 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
         return NULL;
     }
     dp_timer_start(w->loop, &b->timer, w->proxy->cfg.connect_timeout_ms);
-    if (!s->is_api)
-        preface_send(b, r);
     return b;
 }
 

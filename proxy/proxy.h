@@ -32,7 +32,7 @@ enum {
 struct proxy_config {
     char *listen, *tls_listen, *admin_listen, *domain, *api, *lifecycle, *redis, *redis_user,
         *redis_password_file, *run_dir, *key_dir, *state_dir, *cell, *access_log, *tls_cert, *tls_key,
-        *relay_ca, *relay_cert, *relay_key;
+        *relay_ca, *relay_cert, *relay_key, *relay_link;
     int64_t threads, max_per_sandbox, max_per_client, stream_buffer, max_buffered;
     int64_t head_timeout_ms, keepalive_timeout_ms, idle_timeout_ms, connect_timeout_ms, wake_timeout_ms,
         drain_timeout_ms;
@@ -85,6 +85,7 @@ struct worker {
     uint32_t fronts;                     /* open client connections */
     struct front_link *front_list;
     struct relay_session *relay_sessions;
+    struct link *link; /* to the relay of this host; NULL: off */
     struct dp_timer sweep;
     int64_t drain_ms;
     bool drained_hard;
@@ -300,7 +301,8 @@ void exchange_routed(struct exchange *x);
 
 enum back_state { BACK_CONNECTING, BACK_IDLE, BACK_BUSY, BACK_CLOSED };
 
-/** One stream to a service (through a relay) or to the API. The h1 codec is in back1.c, h2c in back2.c. */
+/** One stream to a service or to the API: through a relay, or on the guest's own descriptor, which the relay
+ * of this host has handed over (link.h; until then `io` is closed). The h1 codec is in back1.c, h2c in back2.c. */
 struct back {
     struct dp_io io; /* first */
     struct worker *worker;
@@ -314,6 +316,7 @@ struct back {
     struct dp_timer timer;
     struct dp_task again, bury;
     bool reused, got_bytes;
+    struct link_stream *link_stream; /* NULL: over TCP */
     uint8_t answer[16];
     uint8_t answer_len;
     /* h1 */
@@ -412,7 +415,12 @@ int tls_make_local(const char *dir, const char *domain, struct err *e);
 SSL *tls_accept(struct proxy *p); /* NULL when TLS is off */
 bool tls_is_h2(SSL *ssl);
 
-/* ---- TLS towards relays ---- */
+/* ---- towards relays ---- */
+
+/** Begins to connect over TCP or TLS (the API: always TCP) and sends the preface. false: nothing was begun. */
+bool relay_connect(struct back *b);
+/** The preface of a connection, with a new nonce and expiry. */
+void back_preface(struct back *b, uint8_t out[64]);
 
 int relay_tls_load(struct proxy *p, struct err *e); /* nothing without a configured CA */
 SSL *relay_tls_connect(struct back *b);             /* NULL when out of memory */
@@ -422,6 +430,7 @@ SSL *relay_tls_connect(struct back *b);             /* NULL when out of memory *
 enum phase { PHASE_ROUTE, PHASE_CONNECT, PHASE_FIRST_BYTE, PHASE_TOTAL, PHASES };
 void stats_init(void);
 void stats_exchange(const struct exchange *x);
+void stats_stream(bool by_link); /* one was opened */
 void stats_add(const char *what); /* "reset_flood" … */
 void access_log(struct exchange *x);
 bool access_log_on(void);

@@ -94,6 +94,16 @@ static struct metric events[] = {
      .help = "Things worth a look.",
      .kind = METRIC_COUNTER},
 };
+static struct metric streams[] = {
+    {.name = "cube_proxy_streams_total",
+     .labels = "way=\"link\"",
+     .help = "Streams to guests by the way they were opened.",
+     .kind = METRIC_COUNTER},
+    {.name = "cube_proxy_streams_total",
+     .labels = "way=\"tcp\"",
+     .help = "Streams to guests by the way they were opened.",
+     .kind = METRIC_COUNTER},
+};
 static int log_fd = -1;
 
 void stats_init(void)
@@ -106,6 +116,13 @@ void stats_init(void)
         metric_register(&bytes[i]);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         metric_register(&events[i]);
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
+        metric_register(&streams[i]);
+}
+
+void stats_stream(bool by_link)
+{
+    metric_add(&streams[by_link ? 0 : 1], 1);
 }
 
 void stats_add(const char *what)

@@ -1,6 +1,6 @@
 /* A worker thread: its own loop, its own listening sockets (SO_REUSEPORT), nothing shared but the route cache
  * and counters. Owns the list of client connections. */
-#include "proxy/proxy.h"
+#include "proxy/link.h"
 
 #include "lib/base/log.h"
 #include "lib/dp/handover.h"
@@ -247,6 +247,7 @@ int worker_start(struct worker *w, struct err *e)
         return err_sys(e, ERR_INTERNAL, "watching the listener");
     if (w->listen_tls.fd >= 0 && dp_watch_add(w->loop, &w->listen_tls, DP_WATCH_LISTEN) != 0)
         return err_sys(e, ERR_INTERNAL, "watching the TLS listener");
+    link_start(w);
     w->sweep.fire = on_sweep;
     dp_timer_start(w->loop, &w->sweep, 200);
     int rc = pthread_create(&w->thread, NULL, worker_main, w);

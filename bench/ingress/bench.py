@@ -117,7 +117,8 @@ def say(*a):
 
 
 class Bench:
-    """One cluster with two proxies and a relay. `sb` is reached over a plain TCP backend behind a connector; `bulk` is served by the same
+    """One cluster with a relay and two proxies: the first gets its streams over the relay's link, as on the sandbox's own host; the second (`cube-tcp`) over TCP, as
+    from another host, where there are two hops. `sb` is reached over a plain TCP backend behind a connector; `bulk` is served by the same
     backend on its own in.sock, as a VMM does, so that between proxy and backend there is the relay alone."""
 
     def __init__(self, c):
@@ -129,13 +130,13 @@ class Bench:
         c.route(self.bulk, 1)
         self.sb, _ = c.sandbox({8000: self.backend})
         self.host, self.bulk_host = ("8000-%s.cube.test" % s for s in (self.sb, self.bulk))
-        self.proxy = c.proxies[0]
-        self.empty = self.peers = None
+        self.proxy, self.far = c.proxies
+        self.empty = self.one = self.peers = None
 
     def targets(self):
         if self.peers is None:
             self.peers = {name: (p.pid, port, "x.test") for name, (p, port) in (("haproxy", start_haproxy(self.c, self.backend)), ("nginx", start_nginx(self.c, self.backend)))}
-        return {"cube": (self.proxy.pid, self.proxy.port, self.host), **self.peers}
+        return {"cube": (self.proxy.pid, self.proxy.port, self.host), "cube-tcp": (self.far.pid, self.far.port, self.host), **self.peers}
 
     def cpu(self):
         targets = self.targets()
@@ -149,16 +150,21 @@ class Bench:
         metric("cpu-nginx", "µs", cost["nginx"])
         metric("cpu-vs-haproxy", "x", [a / b for a, b in zip(cost["cube"], cost["haproxy"])])
         metric("cpu-vs-nginx", "x", [a / b for a, b in zip(cost["cube"], cost["nginx"])])
+        metric("cpu-tcp", "µs", cost["cube-tcp"])
+        metric("cpu-tcp-vs-haproxy", "x", [a / b for a, b in zip(cost["cube-tcp"], cost["haproxy"])])
+        metric("cpu-tcp-vs-nginx", "x", [a / b for a, b in zip(cost["cube-tcp"], cost["nginx"])])
         metric("rate", "per second", rates["cube"])
 
     def hops(self):
-        """Two empty hops on the way that proxy and relay have: the port of the first, which copies or splices and looks at nothing."""
+        """Ports of an empty hop on the way that the proxy has over a link, and of the first of two on the way that proxy and relay have: they copy or splice and
+        look at nothing."""
         def hop(to, name):
             self.c.spawn([HOP, to], name)
             return int(wait_for(lambda: (self.c.dir / (name + ".log")).read_text().strip(), why=name))
         if self.empty is None:
+            self.one = hop(self.in_sock, "hop0")
             self.empty = hop(hop(self.in_sock, "hop2"), "hop1")
-        return self.empty
+        return {"one-empty-hop": (self.one, "x.test"), "two-empty-hops": (self.empty, "x.test")}
 
     def highest(self):
         """The highest rate that proxy and relay keep up with in an open loop. A closed loop serves more, because there each turn of a program finds many
@@ -173,14 +179,14 @@ class Bench:
         return rate
 
     def latency(self):
-        """Open loop at one rate for all. One of the others is an empty chain of two hops: what it adds is wake-ups and the kernel's TCP, and no two programs on
-        the way can add less. `wake-up` is what one wake-up on the other core costs here; two hops need four of them per request."""
+        """Open loop at one rate for all. Among the others are empty chains of one and two hops: what these add is wake-ups and the kernel's TCP, and no program on
+        the way can add less. `wake-up` is what one wake-up on the other core costs here; one hop needs two of them per request, two need four."""
         half = int(self.highest() / 2)
         woken = [[float(v) for v in load("wakeup")] for _ in range(ROUNDS)]
         results.append({"metric": "wake-up", "unit": "µs", "n": ROUNDS, "p50": statistics.median(w[0] for w in woken), "p99": statistics.median(w[1] for w in woken),
                         "max": max(w[1] for w in woken)})
-        ways = {"direct": (self.backend, self.bulk_host), "cube": (self.proxy.port, self.bulk_host), "two-empty-hops": (self.hops(), "x.test"),
-                **{name: (port, "x.test") for name, (_, port, _) in self.targets().items() if name != "cube"}}
+        ways = {"direct": (self.backend, self.bulk_host), "cube": (self.proxy.port, self.bulk_host), "cube-tcp": (self.far.port, self.bulk_host),
+                **self.hops(), **{name: (port, host) for name, (_, port, host) in self.targets().items() if not name.startswith("cube")}}
         seen = {name: [] for name in ways}
         for _ in range(ROUNDS):
             for name, (port, host) in ways.items():
@@ -192,15 +198,17 @@ class Bench:
                 added = [[r[i] - d[i] for r, d in zip(seen[name], seen["direct"])] for i in (1, 2)]
                 results.append({"metric": "added" if name == "cube" else "added-" + name, "unit": "µs", "n": ROUNDS, "p50": statistics.median(added[0]),
                                 "p99": statistics.median(added[1]), "max": max(added[1])})
-        own = [[r[i] - d[i] for r, d in zip(seen["cube"], seen["two-empty-hops"])] for i in (1, 2)]
-        results.append({"metric": "added-own", "unit": "µs", "n": ROUNDS, "p50": statistics.median(own[0]), "p99": statistics.median(own[1]), "max": max(own[1])})
+        for name, way, floor in (("added-own", "cube", "one-empty-hop"), ("added-own-tcp", "cube-tcp", "two-empty-hops")):
+            own = [[r[i] - d[i] for r, d in zip(seen[way], seen[floor])] for i in (1, 2)]
+            results.append({"metric": name, "unit": "µs", "n": ROUNDS, "p50": statistics.median(own[0]), "p99": statistics.median(own[1]), "max": max(own[1])})
 
     def transfer(self):
-        """Beside the direct connection: haproxy, one hop of one process, and two empty hops that splice, which is the most that two processes on the way can
-        leave of it on this machine: generator and backend alone use up two cores."""
+        """Beside the direct connection: haproxy, one hop of one process, and one and two empty hops that splice, which is the most that one or two processes on
+        the way can leave of it on this machine: generator and backend alone use up two cores."""
         ha, ha_port, _ = self.targets()["haproxy"]
-        ways = {"direct": (self.backend, self.host), "cube": (self.proxy.port, self.bulk_host), "haproxy": (ha_port, "x.test"), "two-empty-hops": (self.hops(), "x.test")}
-        load("put", self.proxy.port, self.bulk_host, 1 << 26)
+        ways = {"direct": (self.backend, self.host), "cube": (self.proxy.port, self.bulk_host), "cube-tcp": (self.far.port, self.bulk_host), "haproxy": (ha_port, "x.test"), **self.hops()}
+        for p in self.c.proxies:
+            load("put", p.port, self.bulk_host, 1 << 26)
         for verb, name in (("put", "upload"), ("get", "download")):
             took = {way: [] for way in ways}
             for _ in range(ROUNDS):
@@ -211,7 +219,8 @@ class Bench:
                 say("  %s %.1f GiB: %s; CPU of proxy %.2f, relay %.2f, haproxy %.2f s" % (name, GiB2 / 2**30, ", ".join("%s %.2f s" % (w, t[-1]) for w, t in took.items()), *cpu))
             for way in list(ways)[1:]:
                 metric(name + ("-" if way == "cube" else "-%s-" % way) + "vs-direct", "x", [d / t for d, t in zip(took["direct"], took[way])])
-            metric(name + "-vs-two-empty-hops", "x", [d / t for d, t in zip(took["two-empty-hops"], took["cube"])])
+            metric(name + "-vs-one-empty-hop", "x", [d / t for d, t in zip(took["one-empty-hop"], took["cube"])])
+            metric(name + "-cube-tcp-vs-two-empty-hops", "x", [d / t for d, t in zip(took["two-empty-hops"], took["cube-tcp"])])
         metric("rss", "MiB", [status_mib(self.proxy.pid, "VmHWM")])
         say("  proxy resident high-water %.1f MiB" % status_mib(self.proxy.pid, "VmHWM"))
 
@@ -358,7 +367,7 @@ def main():
     missing = [p for p in ("haproxy", "nginx") if shutil.which(p) is None]
     if missing:
         sys.exit("bench ingress needs the Debian packages haproxy and nginx-light (missing: %s)" % ", ".join(missing))
-    with Cluster(proxies=2, access_log=False, config="  threads: 1\n  max_connections_per_sandbox: 100000\n", relay_config="  max_streams_per_sandbox: 100000\n") as c:
+    with Cluster(proxies=2, tcp=(1,), access_log=False, config="  threads: 1\n  max_connections_per_sandbox: 100000\n", relay_config="  max_streams_per_sandbox: 100000\n") as c:
         b = Bench(c)
         for name in only:
             getattr(b, name)()

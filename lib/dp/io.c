@@ -86,10 +86,11 @@ void dp_io_limit_sending(int fd)
         setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_limit, sizeof unsent_limit);
 }
 
-static void receive_check(struct dp_io *io, size_t got)
+static void received(struct dp_io *io, size_t got)
 {
     int size, half = receive_limit / 2; /* the kernel doubles what it is given */
     socklen_t len = sizeof size;
+    io->got += got;
     if (receive_limit == 0 || (io->unchecked += (uint32_t)got) < CHECK_EVERY)
         return;
     io->unchecked = 0;
@@ -169,6 +170,7 @@ static ssize_t write_some(struct dp_io *io, const struct iovec *iov, int count)
         } while (n < 0 && errno == EINTR);
         if (n < 0)
             return errno == EAGAIN || errno == ENOTCONN ? 0 : -1;
+        io->sent += (uint64_t)n;
         return n;
     }
     ssize_t total = 0;
@@ -186,6 +188,7 @@ static ssize_t write_some(struct dp_io *io, const struct iovec *iov, int count)
             }
             off += done;
             total += (ssize_t)done;
+            io->sent += done;
         }
     }
     return total;
@@ -264,7 +267,7 @@ ssize_t dp_io_read(struct dp_io *io, void *p, size_t n)
             got = recv(io->watch.fd, p, n, MSG_DONTWAIT);
         } while (got < 0 && errno == EINTR);
         if (got > 0) {
-            receive_check(io, (size_t)got);
+            received(io, (size_t)got);
             /* A short read emptied the socket; what comes later is a new edge. */
             if ((size_t)got < n && !io->rdhup)
                 drained(io);
@@ -285,7 +288,7 @@ ssize_t dp_io_read(struct dp_io *io, void *p, size_t n)
     ERR_clear_error();
     int rc = SSL_read_ex(io->ssl, p, n, &got);
     if (rc == 1) {
-        receive_check(io, got);
+        received(io, got);
         return (ssize_t)got;
     }
     int why = SSL_get_error(io->ssl, rc);
@@ -314,7 +317,7 @@ ssize_t dp_io_splice_in(struct dp_io *io, int pipe_fd, size_t n)
         got = splice(io->watch.fd, NULL, pipe_fd, NULL, n, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
     } while (got < 0 && errno == EINTR);
     if (got > 0) {
-        receive_check(io, (size_t)got);
+        received(io, (size_t)got);
         return got;
     }
     if (got == 0) {

@@ -23,6 +23,7 @@ struct dp_io {
     bool on_demand; /* EPOLLOUT is asked for only while blocked (unix sockets report it per message) */
     bool out_armed;
     bool want_write;    /* dp_io_want_write was called */
+    uint64_t got, sent; /* bytes that have passed, as the kernel counts them (with TLS: of the payload) */
     uint32_t unchecked; /* bytes read since the receive buffer was looked at */
     /** There is something to read (or the end, or a failure). Called once per edge: read until `readable` is
      * false or stop and call again yourself later. */

@@ -62,6 +62,7 @@ static enum pump_result pipe_flush(struct half *h)
         if (n <= 0)
             return PUMP_FAILED;
         h->in_pipe -= (uint32_t)n;
+        h->to->sent += (uint64_t)n;
     }
     return PUMP_AGAIN;
 }

@@ -6,6 +6,9 @@
 const struct config_key relay_keys[] = {
     {"listen", CONFIG_STR, offsetof(struct relay_config, listen), "127.0.0.1:3041", 0, 0,
      "where proxies connect"},
+    {"address", CONFIG_STR, offsetof(struct relay_config, address), "${listen}", 0, 0,
+     "what routes name for this relay (node.relay_address): proxies of this host take these over "
+     "<run_dir>/relay/link.sock"},
     {"admin_listen", CONFIG_STR, offsetof(struct relay_config, admin_listen), "127.0.0.1:3141", 0, 0,
      "metrics, loopback only"},
     {"run_dir", CONFIG_STR, offsetof(struct relay_config, run_dir), NULL, 0, 0,

@@ -31,6 +31,7 @@ static void drain(void *data)
 {
     relay.draining = true;
     dp_watch_close(relay.loop, &relay.listener);
+    links_close(&relay);
     log_info("draining %u streams", relay.open);
     if (relay.open == 0)
         dp_loop_stop(relay.loop);
@@ -82,6 +83,8 @@ static int start(struct err *e)
     if (dp_watch_add(relay.loop, &relay.listener, DP_WATCH_LISTEN) != 0 ||
         dp_watch_add(relay.loop, &signals, EPOLLIN) != 0)
         return err_sys(e, ERR_INTERNAL, "watching the listener");
+    if (links_serve(&relay, e) != 0) /* before a predecessor closes its own: proxies come here at once */
+        return -1;
     if (confirm >= 0)
         dp_handover_confirm(confirm);
     if (activity_serve(&relay, e) != 0 || dp_handover_serve(relay.loop, path, given, 1, drain, NULL, e) != 0)

@@ -11,7 +11,7 @@
 #include <openssl/ssl.h>
 
 struct relay_config {
-    char *listen, *admin_listen, *run_dir, *log_level;
+    char *listen, *address, *admin_listen, *run_dir, *log_level;
     char *tls_ca, *tls_cert, *tls_key; /* required off loopback */
     int64_t handshake_timeout_ms, max_streams_per_sandbox, max_streams, stream_buffer;
 };
@@ -38,11 +38,13 @@ struct relay {
     struct relay_config cfg;
     struct dp_loop *loop;
     SSL_CTX *tls; /* NULL: plaintext on loopback */
-    struct dp_watch listener;
+    struct dp_watch listener, link_listener;
+    struct link *links; /* connections of proxies on this host, see link.c */
+    uint32_t link_count;
     struct ticket *tickets[1024];
     uint32_t open;
     bool draining;
-    uint64_t accepted, refused[8], bytes_in, bytes_out;
+    uint64_t accepted, refused[8], bytes_in, bytes_out, handed_over;
 };
 
 /** A directory's name as a generation: decimal digits, at most 19. */
@@ -56,8 +58,42 @@ struct ticket *ticket_find(struct relay *r, const char *sandbox);
 /** Forgets sandboxes that are gone from the disk and have no stream; called every few seconds. */
 void tickets_sweep(struct relay *r);
 
+/** Who asks for what, after every check of internal.md §5 in its order: PREFACE_OK, and `*t` and `*port` are
+ * valid. Otherwise the answer, with `*gen` to go with it. */
+enum preface_status relay_admit(struct relay *r, const struct preface *p, const uint8_t bytes[PREFACE_LEN],
+                                struct ticket **t, uint64_t *gen, uint16_t *port);
+/** The same for a stream that is open already: no limit, no port. NULL: it is not to be counted. */
+struct ticket *relay_recognise(struct relay *r, const struct preface *p, const uint8_t bytes[PREFACE_LEN]);
+/** Counts a stream to a sandbox, and bytes of it. */
+void relay_enter(struct ticket *t);
+void relay_moved(struct relay *r, struct ticket *t, uint64_t in, uint64_t out);
+/** One of r->open has ended; `t` is NULL when it was never in a ticket's count. A relay that drains ends with
+ * its last. */
+void relay_leave(struct relay *r, struct ticket *t);
+
+/** A connection to a port of a guest that is being made: in.sock, the port, one status byte. */
+struct door {
+    struct relay *relay;
+    struct dp_io io;
+    char sandbox[SANDBOX_ID_LEN + 1];
+    uint64_t gen;
+    uint16_t port;
+    int64_t deadline_ms;
+    struct dp_timer timer;
+    /** The answer, once. When it is PREFACE_OK the owner goes on with `io`, else the door is closed. */
+    void (*opened)(struct door *d, enum preface_status status);
+};
+/** The owner has set `opened`. */
+void door_open(struct door *d, struct relay *r, const struct ticket *t, uint16_t port, int64_t deadline_ms);
+void door_close(struct door *d, bool reset); /* idempotent; one that was never opened has io.watch.fd = -1 */
+
 /** Takes over an accepted connection. */
 void stream_start(struct relay *r, int fd);
+
+/** Serves <run>/relay/link.sock (lib/net/relay_link.h). */
+int links_serve(struct relay *r, struct err *e);
+/** Accepts no more and closes those that are there: their streams go on, and a successor will count them. */
+void links_close(struct relay *r);
 
 /** Serves <run>/relay/activity.sock: to each connection one line per sandbox, "ID GEN OPEN BYTES IDLE_MS",
  * then the end. */

@@ -81,7 +81,9 @@ class Redis:
 
 
 class Cluster:
-    def __init__(self, proxies=1, config="", relay_config="", access_log=True, start_relay=True):
+    """Streams go over the relay's link, but for the proxies whose number is in `tcp`: these are as on another host."""
+
+    def __init__(self, proxies=1, config="", relay_config="", access_log=True, start_relay=True, tcp=()):
         self.access_log = access_log
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="P-ingress-"))
         self.run = self.dir / "run"
@@ -94,7 +96,7 @@ class Cluster:
         self.api_port, self.lifecycle_port = free_port(), free_port()
         (self.dir / "keys" / "proxy.key").write_text(os.urandom(32).hex() + "\n")
         (self.dir / "keys" / "proxy.key").chmod(0o600)
-        self.extra, self.relay_extra = config, relay_config
+        self.extra, self.relay_extra, self.tcp = config, relay_config, tcp
         self.spawn(["redis-server", "--port", str(self.redis_port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no",
                     "--dir", str(self.dir)], "redis")
         wait_for(lambda: listening(self.redis_port), why="redis")
@@ -131,9 +133,9 @@ class Cluster:
         conf.write_text(
             "common:\n  redis: 127.0.0.1:%d\n  state_dir: %s\n  domain: cube.test\n  run_dir: %s\n"
             "proxy:\n  listen: 127.0.0.1:%d\n  tls_listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n"
-            "  lifecycle: 127.0.0.1:%d\n  access_log: %s\n%s"
-            % (self.redis_port, self.dir, run, port, tls_port, admin, self.api_port,
-               self.lifecycle_port, self.dir / "access.log" if self.access_log else '""', self.extra))
+            "  lifecycle: 127.0.0.1:%d\n  access_log: %s\n  relay_link: %s\n%s"
+            % (self.redis_port, self.dir, run, port, tls_port, admin, self.api_port, self.lifecycle_port,
+               self.dir / "access.log" if self.access_log else '""', '""' if i in self.tcp else self.run / "relay/link.sock", self.extra))
         p = self.spawn([BUILD / "proxy/cube-proxy", "--config", conf], "proxy%d" % i)
         p.port, p.tls_port, p.admin, p.index = port, tls_port, admin, i
 

@@ -21,8 +21,8 @@ BULK = (256 if os.environ.get("LONG") == "1" else 48) * MiB
 class Raw:
     """A client that sends exactly what it is told."""
 
-    def __init__(self, c, tls=False, timeout=40):
-        self.s = socket.create_connection(("127.0.0.1", c.tls_port if tls else c.port), timeout)
+    def __init__(self, c, tls=False, timeout=40, port=None):
+        self.s = socket.create_connection(("127.0.0.1", port or (c.tls_port if tls else c.port)), timeout)
         self.s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:
             ctx = ssl.create_default_context(cafile=str(c.dir / "tls/ca.pem"))
@@ -400,8 +400,8 @@ def early_answer_reaches_a_client_that_is_still_sending(c, sb, svc, other):
             t.join()
 
 
-def upgrade(c, sb, tls=False):
-    k = Raw(c, tls).send("GET /ws HTTP/1.1\r\n%sUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n" % by(sb))
+def upgrade(c, sb, tls=False, port=None):
+    k = Raw(c, tls, port=port).send("GET /ws HTTP/1.1\r\n%sUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n" % by(sb))
     status, headers = k.head()
     equal((status, headers.get("upgrade"), headers.get("sec-websocket-accept")), (101, "websocket", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="))
     return k

@@ -4,6 +4,7 @@
 
 #include "lib/net/crypto.h"
 #include "lib/net/preface.h"
+#include "lib/net/relay_link.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,6 +111,58 @@ static void answers_round_trip(void **state)
     assert_false(preface_answer_decode(bytes, &status, &gen));
 }
 
+static void link_messages_round_trip(void **state)
+{
+    uint8_t bytes[LINK_MSG_MAX], again[LINK_MSG_MAX], longer[LINK_MSG_MAX + 1];
+    struct link_msg m = {.stream = 0x0102030405060708, .address = "127.0.0.1:3041", .used = true}, back;
+    memset(m.preface, 7, sizeof m.preface);
+    memset(m.answer, 8, sizeof m.answer);
+    for (uint64_t i = 0; i < LINK_MOVED_MAX; i++)
+        m.moved[i] = (struct link_moved){i, i << 40, UINT64_MAX - i};
+    for (int type = LINK_HELLO; type <= LINK_HELD; type++) {
+        m.type = (enum link_type)type;
+        m.count = type == LINK_MOVED ? LINK_MOVED_MAX : 0;
+        size_t n = link_encode(&m, bytes);
+        memset(&back, 0, sizeof back);
+        assert_true(link_decode(bytes, n, &back));
+        assert_int_equal(back.type, type);
+        assert_int_equal(link_encode(&back, again), n);
+        assert_memory_equal(bytes, again, n);
+        assert_false(link_decode(bytes, n - 1, &back));
+        memcpy(longer, bytes, n);
+        longer[n] = 0;
+        assert_false(link_decode(longer, n + 1, &back));
+        for (size_t i = 0; i < 5; i++) { /* magic and version */
+            bytes[i] ^= 1;
+            assert_false(link_decode(bytes, n, &back));
+            bytes[i] ^= 1;
+        }
+        bytes[6] ^= 0x80; /* a number that does not fit the type or the length */
+        assert_false(link_decode(bytes, n, &back));
+    }
+    m.type = LINK_MOVED;
+    m.count = 0;
+    assert_false(link_decode(bytes, link_encode(&m, bytes), &back));
+    m.type = LINK_HELLO;
+    memset(m.address, 'a', sizeof m.address); /* without its end */
+    assert_false(link_decode(bytes, link_encode(&m, bytes), &back));
+    m.address[2] = 0; /* something behind it */
+    assert_false(link_decode(bytes, link_encode(&m, bytes), &back));
+    bytes[5] = LINK_HELD + 1;
+    assert_false(link_decode(bytes, LINK_HEAD_LEN + 8 + PREFACE_LEN, &back));
+}
+
+static void link_fields_lie_where_the_header_puts_them(void **state)
+{
+    uint8_t bytes[LINK_MSG_MAX];
+    char hex[2 * 32 + 1];
+    struct link_msg m = {.type = LINK_ENDED, .moved = {{0x0102030405060708, 0x1112131415161718, 0x21}}};
+    assert_int_equal(link_encode(&m, bytes), 32);
+    hex_encode(bytes, 32, hex);
+    assert_string_equal(hex, "43424c3101050000"
+                             "010203040506070811121314151617180000000000000021");
+}
+
 static void write_file(const char *path, const char *text, mode_t mode)
 {
     unlink(path);
@@ -149,6 +202,8 @@ int main(void)
         cmocka_unit_test(preface_fields_lie_where_the_contract_puts_them),
         cmocka_unit_test(preface_refuses_what_is_not_one),
         cmocka_unit_test(answers_round_trip),
+        cmocka_unit_test(link_messages_round_trip),
+        cmocka_unit_test(link_fields_lie_where_the_header_puts_them),
         cmocka_unit_test(seeds_are_read_only_from_safe_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
