@@ -351,7 +351,7 @@ static void on_retry(struct dp_timer *t)
 void link_start(struct worker *w)
 {
     const char *path = w->proxy->cfg.relay_link;
-    if (strlen(path) >= sizeof ((struct sockaddr_un *)0)->sun_path)
+    if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
         log_warn("proxy.relay_link %s: too long for a socket, so streams go over TCP", path);
     else if (path[0])
         w->link = calloc(1, sizeof *w->link);

@@ -302,7 +302,8 @@ void exchange_routed(struct exchange *x);
 enum back_state { BACK_CONNECTING, BACK_IDLE, BACK_BUSY, BACK_CLOSED };
 
 /** One stream to a service or to the API: through a relay, or on the guest's own descriptor, which the relay
- * of this host has handed over (link.h; until then `io` is closed). The h1 codec is in back1.c, h2c in back2.c. */
+ * of this host has handed over (link.h; until then `io` is closed). The h1 codec is in back1.c, h2c in
+ * back2.c. */
 struct back {
     struct dp_io io; /* first */
     struct worker *worker;
@@ -417,7 +418,8 @@ bool tls_is_h2(SSL *ssl);
 
 /* ---- towards relays ---- */
 
-/** Begins to connect over TCP or TLS (the API: always TCP) and sends the preface. false: nothing was begun. */
+/** Begins to connect over TCP or TLS (the API: always TCP) and sends the preface. false: nothing was begun.
+ */
 bool relay_connect(struct back *b);
 /** The preface of a connection, with a new nonce and expiry. */
 void back_preface(struct back *b, uint8_t out[64]);
@@ -430,7 +432,7 @@ SSL *relay_tls_connect(struct back *b);             /* NULL when out of memory *
 enum phase { PHASE_ROUTE, PHASE_CONNECT, PHASE_FIRST_BYTE, PHASE_TOTAL, PHASES };
 void stats_init(void);
 void stats_exchange(const struct exchange *x);
-void stats_stream(bool by_link); /* one was opened */
+void stats_stream(bool by_link);  /* one was opened */
 void stats_add(const char *what); /* "reset_flood" … */
 void access_log(struct exchange *x);
 bool access_log_on(void);

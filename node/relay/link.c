@@ -164,7 +164,7 @@ static bool answer_send(struct held *h)
         if (errno == EAGAIN)
             return false;
         if (errno != ETOOMANYREFS)
-            return true; /* the proxy is gone; the next read says so, and all is freed */
+            return true;               /* the proxy is gone; the next read says so, and all is freed */
         h->status = PREFACE_NOT_READY; /* more descriptors are on their way than this user may have open */
         return answer_send(h);
     }

@@ -69,10 +69,11 @@ static void metrics_text(struct relay *r, struct buf *out)
     buf_printf(out, "# TYPE cube_relay_streams gauge\ncube_relay_streams %u\n", r->open);
     buf_printf(out, "# TYPE cube_relay_accepted_total counter\ncube_relay_accepted_total %" PRIu64 "\n",
                r->accepted);
-    buf_printf(out,
-               "# TYPE cube_relay_links gauge\ncube_relay_links %u\n# TYPE cube_relay_handed_over_total counter\n"
-               "cube_relay_handed_over_total %" PRIu64 "\n",
-               r->link_count, r->handed_over);
+    buf_printf(
+        out,
+        "# TYPE cube_relay_links gauge\ncube_relay_links %u\n# TYPE cube_relay_handed_over_total counter\n"
+        "cube_relay_handed_over_total %" PRIu64 "\n",
+        r->link_count, r->handed_over);
     buf_printf(out,
                "# TYPE cube_relay_bytes_total counter\ncube_relay_bytes_total{direction=\"in\"} %" PRIu64
                "\ncube_relay_bytes_total{direction=\"out\"} %" PRIu64 "\n",

@@ -1,8 +1,11 @@
 /* Property: whatever happens to the sandboxes, a request never reaches a generation older than the one that
  * was committed when it was sent. One program plays everything around the proxies: the master (random
  * lifecycle events into Redis), the relay with all VMs (an old VM dies when its successor is committed), and
- * clients that ask through every proxy and check the generation in each answer. Usage: churn REDIS_PORT
- * RELAY_PORT EVENTS SEED SECONDS PROXY_PORT… ; prints one line of JSON. */
+ * clients that ask through every proxy and check the generation in each answer. Proxies that use LINK_SOCK
+ * get their streams over links, which break now and then. Usage: churn REDIS_PORT RELAY_PORT LINK_SOCK EVENTS
+ * SEED SECONDS PROXY_PORT… ; prints one line of JSON. */
+#include "tests/ingress/churn.h"
+
 #include "lib/base/buf.h"
 #include "lib/base/ids.h"
 #include "lib/dp/io.h"
@@ -112,24 +115,28 @@ static void vm_dies(struct vm *v)
         stream_close(v->streams, true);
 }
 
-static bool preface_take(struct stream *s)
+static struct vm *vm_of(const struct preface *p)
+{
+    for (int i = 0; i < SANDBOXES; i++)
+        if (memcmp(vms[i].id, p->sandbox, SANDBOX_ID_LEN) == 0)
+            return &vms[i];
+    return NULL;
+}
+
+enum preface_status churn_admit(const uint8_t bytes[PREFACE_LEN], uint64_t *gen)
 {
     struct preface p;
-    uint8_t answer[PREFACE_ANSWER_LEN];
-    enum preface_status status = PREFACE_UNKNOWN;
-    if (!preface_decode((uint8_t *)s->in, &p))
-        return false;
-    struct vm *v = NULL;
-    for (int i = 0; i < SANDBOXES && v == NULL; i++)
-        if (memcmp(vms[i].id, p.sandbox, SANDBOX_ID_LEN) == 0)
-            v = &vms[i];
-    if (v && v->running)
-        status = p.gen != v->gen ? PREFACE_STALE
-                                 : preface_check((uint8_t *)s->in, v->ticket, (uint32_t)time(NULL));
-    preface_answer_encode(status, v ? v->gen : 0, answer);
-    dp_io_write(&s->io, answer, sizeof answer);
-    if (status != PREFACE_OK)
-        return false;
+    struct vm *v = preface_decode(bytes, &p) ? vm_of(&p) : NULL;
+    *gen = v ? v->gen : 0;
+    if (v == NULL || !v->running)
+        return PREFACE_UNKNOWN;
+    return p.gen != v->gen ? PREFACE_STALE : preface_check(bytes, v->ticket, (uint32_t)time(NULL));
+}
+
+static void stream_admitted(struct stream *s, const uint8_t bytes[PREFACE_LEN])
+{
+    struct preface p;
+    struct vm *v = preface_decode(bytes, &p) ? vm_of(&p) : NULL;
     s->vm = v;
     s->gen = p.gen;
     s->next = v->streams;
@@ -137,6 +144,18 @@ static bool preface_take(struct stream *s)
     if (s->next)
         s->next->link = &s->next;
     v->streams = s;
+}
+
+static bool preface_take(struct stream *s)
+{
+    uint8_t answer[PREFACE_ANSWER_LEN];
+    uint64_t gen;
+    enum preface_status status = churn_admit((uint8_t *)s->in, &gen);
+    preface_answer_encode(status, gen, answer);
+    dp_io_write(&s->io, answer, sizeof answer);
+    if (status != PREFACE_OK)
+        return false;
+    stream_admitted(s, (uint8_t *)s->in);
     return true;
 }
 
@@ -173,15 +192,27 @@ static void on_stream(struct dp_io *io)
     }
 }
 
+static struct stream *stream_new(int fd, bool on_demand)
+{
+    struct stream *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        exit(1);
+    s->io.on_read = on_stream;
+    s->bury.run = on_stream_bury;
+    dp_io_open(&s->io, loop, fd, NULL, on_demand);
+    return s;
+}
+
+void churn_serve(int fd, const uint8_t bytes[PREFACE_LEN])
+{
+    stream_admitted(stream_new(fd, true), bytes);
+}
+
 static void on_accept(struct dp_watch *w, uint32_t what)
 {
     int fd = accept4(w->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    struct stream *s = fd >= 0 ? calloc(1, sizeof *s) : NULL;
-    if (s == NULL)
-        return;
-    s->io.on_read = on_stream;
-    s->bury.run = on_stream_bury;
-    dp_io_open(&s->io, loop, fd, NULL, false);
+    if (fd >= 0)
+        stream_new(fd, false);
 }
 
 /* ---- master ---- */
@@ -233,6 +264,8 @@ static void batch_send(void)
         batch_gen[batch_count++] = v->gen;
     }
     dp_io_write(&redis, out.data, out.len);
+    if (rnd(50) == 0)
+        churn_link_break();
 }
 
 static void on_pace(struct dp_timer *t)
@@ -352,19 +385,20 @@ int main(int argc, char **argv)
     struct err e = {0};
     char address[32];
     signal(SIGPIPE, SIG_IGN);
-    if (argc < 7)
+    if (argc < 8)
         return 2;
     loop = dp_loop_new();
     relay_port = (uint16_t)atoi(argv[2]);
-    events_wanted = strtoull(argv[3], NULL, 10);
-    rng = strtoull(argv[4], NULL, 10) * 2654435761u + 88172645463325252u;
-    seconds = atoi(argv[5]);
+    events_wanted = strtoull(argv[4], NULL, 10);
+    rng = strtoull(argv[5], NULL, 10) * 2654435761u + 88172645463325252u;
+    seconds = atoi(argv[6]);
     started_ms = dp_now_ms(loop);
     snprintf(address, sizeof address, "127.0.0.1:%u", relay_port);
     relay = (struct dp_watch){.ready = on_accept, .fd = dp_listen(address, false, &e)};
     if (relay.fd < 0)
         return 1;
     dp_watch_add(loop, &relay, DP_WATCH_LISTEN);
+    churn_link_start(loop, argv[3], address);
     for (int i = 0; i < SANDBOXES; i++) {
         id_sandbox(vms[i].id, '0');
         random_bytes(vms[i].ticket, 32);
@@ -373,7 +407,7 @@ int main(int argc, char **argv)
     dp_io_open(&redis, loop, tcp_connect((uint16_t)atoi(argv[1])), NULL, false);
     pace.fire = on_pace;
     batch_send();
-    for (int p = 6; p < argc; p++) {
+    for (int p = 7; p < argc; p++) {
         for (int i = 0; i < CLIENTS_PER_PROXY; i++) {
             struct client *c = calloc(1, sizeof *c);
             c->io.on_read = on_client;

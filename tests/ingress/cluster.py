@@ -81,7 +81,7 @@ class Redis:
 
 
 class Cluster:
-    """Streams go over the relay's link, but for the proxies whose number is in `tcp`: these are as on another host."""
+    """Streams go over the relay's link, but for the proxies whose number is in `tcp`: these are as on another host. CUBE_INGRESS_TCP=1: all."""
 
     def __init__(self, proxies=1, config="", relay_config="", access_log=True, start_relay=True, tcp=()):
         self.access_log = access_log
@@ -96,7 +96,7 @@ class Cluster:
         self.api_port, self.lifecycle_port = free_port(), free_port()
         (self.dir / "keys" / "proxy.key").write_text(os.urandom(32).hex() + "\n")
         (self.dir / "keys" / "proxy.key").chmod(0o600)
-        self.extra, self.relay_extra, self.tcp = config, relay_config, tcp
+        self.extra, self.relay_extra, self.tcp = config, relay_config, range(64) if os.environ.get("CUBE_INGRESS_TCP") else tcp
         self.spawn(["redis-server", "--port", str(self.redis_port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no",
                     "--dir", str(self.dir)], "redis")
         wait_for(lambda: listening(self.redis_port), why="redis")
