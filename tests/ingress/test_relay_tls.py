@@ -78,7 +78,7 @@ def no_plaintext_off_loopback(c, sb, svc):
 
 if __name__ == "__main__":
     svc = Service()
-    with Cluster(proxies=0, start_relay=False) as c:
+    with Cluster(proxies=0, start_relay=False, tcp=(0,)) as c:
         (c.dir / "certs").mkdir()
         certificates(c.dir / "certs")
         c.relay_extra, c.extra = keys(c.dir / "certs", "n1"), keys(c.dir / "certs", "proxy")
