@@ -262,6 +262,28 @@ static int key_journal(struct master *m, const char *digest, const Key *k, struc
     return journal_append(m->journal, "key", bytes, 64 + n, e);
 }
 
+static int digest_parse(const redisReply *r, void *out, struct err *e)
+{
+    if (r->type != REDIS_REPLY_STRING || r->len != 64)
+        return err_set(e, ERR_NOT_FOUND, "no such key");
+    memcpy(out, r->str, 65);
+    return 0;
+}
+
+static void key_remove(struct master *m, const Key *k)
+{
+    struct err e = {0};
+    char digest[65];
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, m);
+    db_arg(&a, "force");
+    db_arg(&a, "unkey");
+    db_arg(&a, k->team_id);
+    db_arg(&a, k->key_id);
+    if (db_eval(m, &script_catalog, &a, digest_parse, digest, &e) < 0)
+        log_fail(&e, "taking back key %s, which could not be written down", k->key_id);
+}
+
 static void serve_create_key(struct request *r)
 {
     Cube__Master__V1__CreateKeyRequest *q = (Cube__Master__V1__CreateKeyRequest *)r->in;
@@ -284,12 +306,15 @@ static void serve_create_key(struct request *r)
         err_set(&e, ERR_CONFLICT, "the team has as many API keys as a team may have; delete some first");
     else if (!e.code && done < 0)
         err_set(&e, ERR_NOT_FOUND, "team %.63s not found", q->team_id);
-    else if (!e.code && done == 1)
-        key_journal(r->m, q->key_sha256, &k, &e);
+    else if (!e.code && done == 1 && key_journal(r->m, q->key_sha256, &k, &e) < 0)
+        key_remove(r->m, &k); /* what the journal does not have would be gone after a loss of data */
     struct key_get known = {0};
-    if (!e.code && done == 0 && key_find(r->m, q->key_sha256, &known, &e) == 0 &&
-        strcmp(known.key->team_id, q->team_id) != 0)
-        err_set(&e, ERR_CONFLICT, "this key exists and belongs to another team");
+    if (!e.code && done == 0 && key_find(r->m, q->key_sha256, &known, &e) == 0) {
+        if (strcmp(known.key->team_id, q->team_id) != 0)
+            err_set(&e, ERR_CONFLICT, "this key exists and belongs to another team");
+        else /* who made it may have died before this */
+            key_journal(r->m, q->key_sha256, known.key, &e);
+    }
     if (e.code) {
         request_fail(r, &e);
     } else {
@@ -339,14 +364,6 @@ static void serve_list_keys(struct request *r)
     for (size_t i = 0; i < l.n; i++)
         cube__master__v1__key__free_unpacked(l.keys[i], NULL);
     free(l.keys);
-}
-
-static int digest_parse(const redisReply *r, void *out, struct err *e)
-{
-    if (r->type != REDIS_REPLY_STRING || r->len != 64)
-        return err_set(e, ERR_NOT_FOUND, "no such key");
-    memcpy(out, r->str, 65);
-    return 0;
 }
 
 static int key_digest(struct master *m, const char *team, const char *key_id, char digest[65], struct err *e)

@@ -108,6 +108,18 @@ static int template_check(const Template *t, struct err *e)
     return 0;
 }
 
+/* `done`: -2 when sandboxes use it. */
+static int template_remove(struct master *m, const char *id, int64_t *done, struct err *e)
+{
+    _cleanup_db_args_ struct db_args a;
+    db_args_start(&a, m);
+    db_arg(&a, "force");
+    db_arg(&a, "untemplate");
+    db_arg(&a, id);
+    db_arg_int(&a, m->now_ms());
+    return db_eval(m, &script_catalog, &a, catalog_int_parse, done, e);
+}
+
 int catalog_put_template(struct master *m, Cube__Master__V1__Template *t, struct err *e)
 {
     int64_t now = m->now_ms();
@@ -123,7 +135,13 @@ int catalog_put_template(struct master *m, Cube__Master__V1__Template *t, struct
     cube__master__v1__template__pack(t, bytes);
     if (catalog_template_write(m, "force", t, bytes, n, e) < 0)
         return -1;
-    return journal_append(m->journal, "template", bytes, n, e);
+    if (journal_append(m->journal, "template", bytes, n, e) == 0)
+        return 0;
+    struct err why = {0};
+    int64_t done;
+    if (*t->source_sandbox && template_remove(m, t->template_id, &done, &why) < 0)
+        log_fail(&why, "taking back snapshot %s, which could not be written down", t->template_id);
+    return -1;
 }
 
 static void serve_put_template(struct request *r)
@@ -286,6 +304,19 @@ static void serve_list_templates(struct request *r)
     catalog_list_free(&l);
 }
 
+/* A deletion that could not be written down has not happened: it would come back with a replay. */
+static void template_restore(struct master *m, const Template *t)
+{
+    struct err e = {0};
+    size_t n = cube__master__v1__template__get_packed_size(t);
+    _cleanup_free_ uint8_t *bytes = malloc(n + 1);
+    if (!bytes)
+        abort();
+    cube__master__v1__template__pack(t, bytes);
+    if (catalog_template_write(m, "absent", t, bytes, n, &e) < 0)
+        log_fail(&e, "putting back %s, whose deletion could not be written down", t->template_id);
+}
+
 static void serve_delete_template(struct request *r)
 {
     Cube__Master__V1__GetTemplateRequest *q = (Cube__Master__V1__GetTemplateRequest *)r->in;
@@ -299,17 +330,12 @@ static void serve_delete_template(struct request *r)
     if (*q->team_id && strcmp(t->team_id, q->team_id) != 0) {
         err_set(&e, ERR_FORBIDDEN, "template '%.120s' belongs to another team", q->name);
     } else {
-        _cleanup_db_args_ struct db_args a;
-        db_args_start(&a, r->m);
-        db_arg(&a, "force");
-        db_arg(&a, "untemplate");
-        db_arg(&a, t->template_id);
-        db_arg_int(&a, r->m->now_ms());
-        if (db_eval(r->m, &script_catalog, &a, catalog_int_parse, &done, &e) == 0 && done < 0)
+        if (template_remove(r->m, t->template_id, &done, &e) == 0 && done < 0)
             err_set(&e, ERR_INVALID,
                     "template '%.120s' cannot be deleted: running or paused sandboxes use it", q->name);
-        else if (!e.code)
-            journal_append(r->m->journal, "untemplate", t->template_id, strlen(t->template_id), &e);
+        else if (!e.code &&
+                 journal_append(r->m->journal, "untemplate", t->template_id, strlen(t->template_id), &e) < 0)
+            template_restore(r->m, t);
         if (!e.code && *t->source_sandbox)
             snapshot_drop_later(r->m, t->node_id, t->template_id);
     }

@@ -203,20 +203,44 @@ static int open_locked(const struct journal *j, struct err *e)
     }
 }
 
+/* Whole or not at all: half a line that a full disk took would stand in the way of the next one, a whole one
+ * that was refused would come back with a replay. */
+static int line_write(int fd, const struct buf *b, int64_t end)
+{
+    for (size_t at = 0; at < b->len;) {
+        ssize_t n = write(fd, b->data + at, b->len - at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            break;
+        at += (size_t)n;
+        if (at == b->len && fdatasync(fd) == 0)
+            return 0;
+    }
+    int saved = errno;
+    if (ftruncate(fd, end) < 0)
+        log_warn("the catalog's journal keeps a line that was refused: %s", strerror(errno));
+    errno = saved;
+    return -1;
+}
+
 int journal_append(struct journal *j, const char *kind, const void *payload, size_t n, struct err *e)
 {
     _cleanup_buf_ struct buf whole = {0};
     struct stat st;
     char last = '\n';
-    journal_line(&whole, kind, payload, n);
     _cleanup_close_ int fd = open_locked(j, e);
     if (fd < 0)
         return -1;
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, ERR_INTERNAL, "looking at the catalog's journal %s", j->path);
     /* A writer that died in its line must not spoil this one. */
-    if (fstat(fd, &st) == 0 && st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n' &&
-        write(fd, "\n", 1) != 1)
-        return err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
-    if (write(fd, whole.data, whole.len) != (ssize_t)whole.len || fdatasync(fd) < 0)
+    if (st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n')
+        buf_append(&whole, "\n", 1);
+    journal_line(&whole, kind, payload, n);
+    if (whole.failed)
+        return err_set(e, ERR_UNAVAILABLE, "writing the catalog's journal %s: out of memory", j->path);
+    if (line_write(fd, &whole, st.st_size) < 0)
         return err_sys(e, ERR_INTERNAL, "writing the catalog's journal %s", j->path);
     int64_t size = st.st_size + (int64_t)whole.len;
     if (j->growth && size > (j->compact_at ? j->compact_at : j->growth))

@@ -1,4 +1,6 @@
 // Snapshot, fork, rollback, network policy: operations on a running sandbox; and storms of pauses and wakes.
+import { execFileSync } from 'node:child_process';
+import crypto from 'node:crypto';
 import fs from 'node:fs';
 import path from 'node:path';
 import { Cluster, test, assert, equal, until, rejects, sleep, done, proto } from './harness.mjs';
@@ -169,6 +171,40 @@ await test('a snapshot whose master dies in the making leaves nothing on its nod
   await s.catalog('DeleteTemplate', { name: kept.snapshot_id, team_id: 't1' });
   await until('that too', async () => (await n(`${x.node_id} stats`)).dropped.includes(safe));
   await settled();
+  await s.sandboxes('Kill', q(x));
+});
+if (process.getuid() === 0) await test('the disk of the journal is full: what cannot be written down has not happened, and the answer says why', async () => {
+  const x = await create(), kept = await s.sandboxes('Snapshot', q(x));
+  const digest = (what) => crypto.createHash('sha256').update(what).digest('hex');
+  const { key } = await s.catalog('CreateKey', { team_id: 't1', key_sha256: digest('old'), name: 'old' });
+  const keys = async () => (await s.catalog('ListKeys', { team_id: 't1' })).keys.map((k) => k.name);
+  const listed = async () => (await s.sandboxes('ListSnapshots', { team_id: 't1' })).snapshots.map((v) => v.snapshot_id);
+  const before = [await keys(), await listed()], store = path.join(c.dir, 'store'), journal = path.join(store, 'catalog.journal');
+  let text = fs.readFileSync(journal);
+  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'none', store]);
+  try {
+    fs.writeFileSync(journal, text, { mode: 0o600 });
+    // To the last byte of the journal's last block, too: half a line, as of a writer that died.
+    execFileSync('sh', ['-c', 'cat /dev/zero > fill; for i in $(seq 300); do printf "%0100d" 0 >> catalog.journal || break; done'], { cwd: store, stdio: 'ignore' });
+    const full = (call, method, request) => rejects(s[call](method, request), 'storage_full', /journal.*No space left on device/);
+    await full('catalog', 'CreateKey', { team_id: 't1', key_sha256: digest('new'), name: 'new' });
+    await full('catalog', 'DeleteKey', { team_id: 't1', key_id: key.key_id });
+    await full('catalog', 'DeleteTemplate', { team_id: 't1', name: kept.snapshot_id });
+    const known = (await n(`${x.node_id} stats`)).dropped;
+    await full('sandboxes', 'Snapshot', q(x));
+    equal([await keys(), await listed()], before, 'keys and snapshots');
+    await until('the snapshot that was not written down goes', async () => (await n(`${x.node_id} stats`)).dropped.some((id) => !known.includes(id)));
+    await settled();
+    fs.unlinkSync(path.join(store, 'fill'));
+    await s.catalog('CreateKey', { team_id: 't1', key_sha256: digest('new'), name: 'new' });
+    await s.catalog('DeleteKey', { team_id: 't1', key_id: key.key_id });
+    await s.catalog('DeleteTemplate', { team_id: 't1', name: kept.snapshot_id });
+    equal([await keys(), await listed()], [[...before[0].filter((k) => k !== 'old'), 'new'], before[1].filter((id) => id !== kept.snapshot_id)], 'with room again');
+  } finally {
+    text = fs.readFileSync(journal);
+    execFileSync('umount', ['-l', store]);
+    fs.writeFileSync(journal, text);
+  }
   await s.sandboxes('Kill', q(x));
 });
 await test('a snapshot that is deleted while its node is away goes when the node is back, also when Redis has lost its data meanwhile', async () => {

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@ static int teardown(void **state)
 {
     char cmd[128];
     (void)state;
+    umount2(dir, MNT_DETACH); /* of the test of a full disk, when it failed */
     snprintf(cmd, sizeof cmd, "rm -rf '%s'", dir);
     return system(cmd);
 }
@@ -294,6 +296,92 @@ static void test_what_cannot_be_rewritten_is_kept(void **state)
     free(text);
 }
 
+/* How many keys the file has, which must be the first ones of writer 1. */
+static int keys_alive(void)
+{
+    struct journal_state s;
+    struct err e = {0};
+    char id[JOURNAL_ID_LEN + 1];
+    int keys = 0, writer, number;
+    journal_state_start(&s);
+    assert_int_equal(journal_read(path, id, journal_state_add, &s, &e), 0);
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.v[i].dead || strcmp(s.v[i].kind, "key") != 0)
+            continue;
+        assert_int_equal(sscanf(s.v[i].name, "%32d%32d", &writer, &number), 2);
+        assert_int_equal(number, keys++);
+    }
+    journal_state_free(&s);
+    return keys;
+}
+
+static int append_next(struct journal *j, int number, struct err *e)
+{
+    char key[105];
+    snprintf(key, sizeof key, "%032d%032d%040d", 1, number, number);
+    memset(e, 0, sizeof *e);
+    return journal_append(j, "key", key, 104, e);
+}
+
+static int append_node(struct journal *j, const char *kind, struct err *e)
+{
+    memset(e, 0, sizeof *e);
+    return journal_append(j, kind, "n1", 2, e);
+}
+
+/* The disk fills up while entries are appended and the file is rewritten: what was acknowledged stays, what
+ * was refused does not come back, the error says why, and with room again all goes on. */
+static void test_a_full_disk(void **state)
+{
+    (void)state;
+    char tmp[160];
+    struct err e = {0};
+    struct stat st;
+    /* 32 blocks: the journal, the rewritten one beside it, and what fills them up */
+    if (mount("none", dir, "tmpfs", 0, "size=128k") < 0)
+        skip();
+    struct journal *j = opened(4096);
+    snprintf(tmp, sizeof tmp, "%s.new", path);
+    int told = 0;
+    for (int left = 0; left < 40; left++) { /* how much of the last blocks is free when it is filled up */
+        char fill[160];
+        snprintf(fill, sizeof fill, "%s/fill", dir);
+        int fd = open(fill, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        while (write(fd, path, sizeof path) > 0)
+            ;
+        close(fd);
+        int refused = 0;
+        for (int i = 0; i < 2000 && !refused; i++) {
+            if (i % 3 == left % 3 && told < 100)
+                refused = append_next(j, told, &e) < 0 || !++told;
+            else
+                refused = append_node(j, i % 2 ? "unnode" : "node", &e) < 0;
+            if (left % 4 == 3 && i == left % 5) /* rewritten when there is no room for a second file */
+                journal_compact(j, file_size());
+            assert_int_equal(keys_alive(), told);
+        }
+        assert_true(refused);
+        assert_int_equal(e.code, ERR_STORAGE_FULL);
+        assert_non_null(strstr(e.msg, "No space left on device"));
+        int64_t size = file_size();
+        assert_true(append_next(j, told, &e) < 0);
+        assert_int_equal(file_size(), size); /* and nothing half is in it */
+        assert_int_equal(keys_alive(), told);
+        assert_int_equal(stat(tmp, &st), -1);
+        assert_int_equal(unlink(fill), 0);
+        assert_int_equal(append_node(j, "unnode", &e), 0);
+        assert_int_equal(keys_alive(), told);
+    }
+    journal_compact(j, file_size());
+    assert_int_equal(keys_alive(), told);
+    assert_true(told > 20);
+    assert_in_range(file_size(), 1, 240 * told + 400);
+    closed(j);
+    j = opened(0);
+    closed(j);
+    assert_int_equal(umount(dir), 0);
+}
+
 int main(void)
 {
     log_init("test", LOG_ERROR + 1);
@@ -303,6 +391,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_writer_is_killed_at_any_moment, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_link_stays_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_rewritten_is_kept, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_full_disk, setup, teardown),
     };
     return cmocka_run_group_tests_name("master-journal", tests, NULL, NULL);
 }
