@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 8, HEADS = 32, LINGER_MS = 2000, LINGER_BYTES = 4 << 20 };
+enum { ROUNDS = 8, HEADS = 32, LINGER_MS = 5000, LINGER_LONG_MS = 30000 };
 
 static void front_read(struct front1 *c);
 
@@ -54,10 +54,11 @@ void front1_again(struct front1 *c)
 }
 
 /* The client gets the end of the stream, and what it still sends is thrown away for a while: closing at once
- * would make its kernel drop the answer. */
+ * would make its kernel drop the answer, and many clients look at it only when they have sent everything. */
 void front1_linger(struct front1 *c)
 {
     c->state = FRONT_LINGER;
+    c->linger_ms = dp_now_ms(c->worker->loop);
     front1_in_free(c);
     dp_io_shutdown(&c->io);
     dp_timer_start(c->worker->loop, &c->timer, LINGER_MS);
@@ -198,9 +199,10 @@ static void bytes_arrived(struct front1 *c, const char *p, size_t n)
         c->x->back->data(c->x, p, n);
         return;
     case FRONT_LINGER:
-        c->lingered += (uint32_t)n;
-        if (c->lingered > LINGER_BYTES)
+        if (c->active_ms - c->linger_ms > LINGER_LONG_MS)
             front1_close(c, true);
+        else if (c->timer.at_ms < c->active_ms + LINGER_MS / 2)
+            dp_timer_start(c->worker->loop, &c->timer, LINGER_MS);
         return;
     default:
         return;

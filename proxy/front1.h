@@ -21,7 +21,7 @@ struct front1 {
     enum body_kind body;
     uint64_t left;
     struct chunked chunked;
-    uint32_t lingered;
+    int64_t linger_ms; /* when the end was sent */
     int64_t head_ms;   /* when an unfinished head began; 0 = none */
     int64_t active_ms; /* last byte in either direction */
     struct dp_timer timer;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { IDLE_ENVD_MS = 10000, IDLE_OTHER_MS = 4000, IDLE_API_MS = 60000 };
+enum { IDLE_ENVD_MS = 10000, IDLE_OTHER_MS = 4000, IDLE_API_MS = 60000, FRESH_MS = 500 };
 
 /* Finds or makes it, and holds it: pool_leave. */
 static struct pool *pool_enter(struct sandbox *s, uint16_t port, bool h2)
@@ -313,6 +313,19 @@ static struct back *back_open(struct sandbox *s, struct pool *p, struct exchange
     return b;
 }
 
+/* Many services close a kept connection after a second or two of silence, some at once. What cannot be sent
+ * again if that happens now is not risked on one that has been quiet for long, or has ended already. envd and
+ * the API keep theirs for longer than we do. */
+static bool risky(const struct back *b, const struct exchange *x)
+{
+    char byte;
+    if ((x->idempotent && !x->request_body) || b->sandbox->is_api || x->port == ENVD_PORT || b->h2 ||
+        b->io.ssl)
+        return false;
+    return dp_now_ms(b->worker->loop) - (b->timer.at_ms - IDLE_OTHER_MS) > FRESH_MS ||
+           recv(b->io.watch.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
 void pool_connect(struct exchange *x)
 {
     struct sandbox *s = x->sandbox;
@@ -323,7 +336,7 @@ void pool_connect(struct exchange *x)
     }
     struct back *b;
     while ((b = p->idle) && x->tries < 2) {
-        if (b->gen != s->route.gen || b->io.rdhup) {
+        if (b->gen != s->route.gen || b->io.rdhup || risky(b, x)) {
             back_close(b, false);
             continue;
         }
