@@ -7,6 +7,7 @@
 #include "lib/base/log.h"
 #include "lib/net/preface.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
