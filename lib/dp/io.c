@@ -86,6 +86,14 @@ void dp_io_limit_sending(int fd)
         setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_limit, sizeof unsent_limit);
 }
 
+void dp_io_unix_room(int fd)
+{
+    int size;
+    socklen_t len = sizeof size;
+    if (unsent_limit && getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, &len) == 0 && unsent_limit > size / 2)
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &unsent_limit, sizeof unsent_limit);
+}
+
 static void received(struct dp_io *io, size_t got)
 {
     int size, half = receive_limit / 2; /* the kernel doubles what it is given */

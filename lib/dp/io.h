@@ -41,6 +41,9 @@ struct dp_io {
 void dp_io_limit(int64_t bytes);
 /** Applies the bound of sending to a socket; accepted ones inherit it from their listener. */
 void dp_io_limit_sending(int fd);
+/** A Unix stream's send buffer never grows by itself and begins with 208 KiB: makes it an eighth of the bound
+ * (as SO_SNDBUF counts; the kernel doubles it), where net.core.wmem_max allows as much. */
+void dp_io_unix_room(int fd);
 
 /** Takes over a non-blocking descriptor. For TLS pass an SSL in accept or connect state (taken over), else
  * NULL. */

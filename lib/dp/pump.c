@@ -8,9 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Each page of a socket's buffer takes a slot of the pipe, so a pipe of the default size would move 64 KiB.
- */
-enum { CHUNK = 262144, BULK_MIN = 65536, COPY = 16384, ROUNDS = 8, PIPES = 32 };
+/* Each page of a socket's buffer takes a slot of the pipe, so a pipe of the default size would move 64 KiB. A
+ * full one wakes the peer once per MiB: where a wake-up costs 50 us, that is what bounds a fast transfer. */
+enum { CHUNK = 1 << 20, CHUNK_LESS = 262144, TURN_MAX = 2 << 20 };
+enum { BULK_MIN = 65536, COPY = 16384, ROUNDS = 8, PIPES = 32 };
 static _Thread_local struct {
     int fds[PIPES][2];
     int count;
@@ -28,8 +29,11 @@ static bool pipe_borrow(struct half *h)
         h->pipe[0] = h->pipe[1] = -1;
         return false;
     }
-    /* Where the user's pages for pipes are used up it stays small, and works all the same. */
-    (void)fcntl(h->pipe[1], F_SETPIPE_SZ, CHUNK);
+    /* Where the user's pages for pipes are used up (64 MiB by default) it stays small, and works all the
+     * same.
+     */
+    if (fcntl(h->pipe[1], F_SETPIPE_SZ, CHUNK) < 0)
+        (void)fcntl(h->pipe[1], F_SETPIPE_SZ, CHUNK_LESS);
     return true;
 }
 
@@ -107,7 +111,7 @@ static enum pump_result copy_once(struct half *h)
 enum pump_result pump_bulk(struct half *h, uint64_t *left)
 {
     uint64_t moved = 0;
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < ROUNDS && moved < TURN_MAX; i++) {
         enum pump_result r = pipe_flush(h);
         if (r != PUMP_AGAIN)
             return r;

@@ -54,6 +54,7 @@ static void knock(struct door *d)
             answer(d, PREFACE_NOT_READY);
         return;
     }
+    dp_io_unix_room(fd);
     if (dp_io_open(&d->io, d->relay->loop, fd, NULL, true) != 0) {
         answer(d, PREFACE_NOT_READY);
         return;
