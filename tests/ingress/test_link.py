@@ -70,12 +70,13 @@ class Link:
 
 
 def activity(c, sb):
-    """(generation, open, bytes, idle ms) of a sandbox, or None."""
+    """(generation, open, bytes, idle ms) of a sandbox; of one that the relay has not heard of yet, nothing open."""
     with socket.socket(socket.AF_UNIX) as a:
         a.connect(str(c.run / "relay/activity.sock"))
         for line in a.makefile().read().splitlines():
             if line.startswith(sb):
                 return tuple(int(n) for n in line.split()[1:])
+    return 0, 0, 0, -1
 
 
 def metric(p, name):
