@@ -22,7 +22,7 @@
 
 static const struct daemon_spec *running;
 static struct loop *loop;
-static bool draining;
+static bool draining, cut;
 static struct loop_timer drain_timer;
 
 struct identity {
@@ -171,12 +171,14 @@ void daemon_done(void)
 static void on_drain_over(struct loop_timer *t)
 {
     log_warn("draining took too long; ending now");
+    cut = true;
     loop_stop(loop);
 }
 
 static void on_end_signal(int signo, void *data)
 {
     if (draining || !running->drain) {
+        cut = draining;
         loop_stop(loop);
         return;
     }
@@ -233,6 +235,11 @@ int daemon_main(const struct daemon_spec *spec, int argc, char **argv)
     log_info("%s %s: ready", spec->name, CUBE_VERSION);
     daemon_notify("READY=1");
     loop_run(loop);
+    if (cut) {
+        /* Other threads may be at work, with OpenSSL too, which exit() would take from them. */
+        log_info("ended");
+        _exit(0);
+    }
     loop_timer_stop(loop, &drain_timer);
     if (spec->stop)
         spec->stop();

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -76,6 +77,9 @@ static void *loop_tsan;
 static pthread_mutex_t jobs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t jobs_more = PTHREAD_COND_INITIALIZER;
 static struct job *jobs_first, **jobs_last = &jobs_first;
+static pthread_t *workers;
+static unsigned worker_count;
+static bool workers_end;
 
 bool fiber_inside(void)
 {
@@ -315,8 +319,10 @@ static void *worker(void *arg)
     (void)arg;
     for (;;) {
         pthread_mutex_lock(&jobs_lock);
-        while (!jobs_first)
+        while (!jobs_first && !workers_end)
             pthread_cond_wait(&jobs_more, &jobs_lock);
+        if (workers_end)
+            break;
         struct job *j = jobs_first;
         jobs_first = j->next;
         if (!jobs_first)
@@ -325,22 +331,46 @@ static void *worker(void *arg)
         j->result = j->work(j->arg);
         loop_post(loop, on_job_done, j);
     }
+    pthread_mutex_unlock(&jobs_lock);
     return NULL;
 }
 
-int fiber_start(struct loop *l, unsigned workers, struct err *e)
+bool fiber_stop(int64_t timeout_ms)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += timeout_ms / 1000;
+    end.tv_nsec += timeout_ms % 1000 * 1000000;
+    end.tv_sec += end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&jobs_lock);
+    workers_end = true;
+    pthread_cond_broadcast(&jobs_more);
+    pthread_mutex_unlock(&jobs_lock);
+    while (worker_count && pthread_timedjoin_np(workers[worker_count - 1], NULL, &end) == 0)
+        worker_count--;
+    if (worker_count)
+        return false;
+    free(workers);
+    workers = NULL;
+    return true;
+}
+
+int fiber_start(struct loop *l, unsigned count, struct err *e)
 {
     loop = l;
+    workers_end = false;
+    workers = calloc(count + 1, sizeof *workers);
+    if (!workers)
+        abort();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all,
                     &before); /* signals are the loop's thread's, whenever it asks for them */
     int rc = 0;
-    for (unsigned i = 0; i < workers && rc == 0; i++) {
-        pthread_t t;
-        rc = pthread_create(&t, NULL, worker, NULL);
-        if (rc == 0)
-            pthread_detach(t);
+    for (unsigned i = 0; i < count && rc == 0; i++) {
+        rc = pthread_create(&workers[i], NULL, worker, NULL);
+        worker_count += rc == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc ? err_set(e, ERR_INTERNAL, "starting a worker thread: error %d", rc) : 0;

@@ -14,6 +14,11 @@ struct fiber;
  * start. */
 int fiber_start(struct loop *l, unsigned workers, struct err *e);
 
+/** Ends the threads for `fiber_offload`: what they have begun is done, what waits is not. Once the loop has
+ * ended, before it is freed and before exit(), in which OpenSSL takes down what such work uses. False when
+ * one is still at work after `timeout_ms`: the process must end by _exit() then. */
+bool fiber_stop(int64_t timeout_ms);
+
 /** Runs `run(arg)` as a fiber: until its first wait at once, the rest from the loop. Aborts when out of
  * memory. */
 void fiber_spawn(void (*run)(void *arg), void *arg);

@@ -5,6 +5,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
+#include "lib/net/resolve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -84,6 +85,7 @@ void loop_free(struct loop *l)
         return;
     h2o_evloop_run(l->h2o,
                    0); /* lets h2o free the sockets that were closed last, while all else is still there */
+    resolve_loop_ends(l);
     loop_signals_free(l);
     loop_watch_free(l->inbox.watch);
     if (l->inbox.event_fd >= 0)

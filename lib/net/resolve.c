@@ -1,5 +1,6 @@
-/* Owns one look-up of a name; invariant: the object is freed on the loop's thread only, after the helper
- * thread has posted its result, so a cancelled look-up leaves nothing dangling. */
+/* Owns the look-ups of names. Invariants: one is freed on its loop's thread only, after the helper thread has
+ * posted its result, so a cancelled one leaves nothing dangling; when the loop has ended before that, the
+ * helper thread frees it and touches no loop. */
 #include "lib/net/resolve.h"
 
 #include <netdb.h>
@@ -13,7 +14,8 @@ struct resolve {
                  void *data); /* NULL: cancelled */
     void *data;
     struct loop_task task;
-    bool threaded;
+    bool threaded, posted;
+    struct resolve *next, **prev; /* of those with a thread, under `lock` as `loop` and `posted` then are */
     char host[256], port[8];
     struct sockaddr_storage addr;
     socklen_t len;
@@ -21,9 +23,39 @@ struct resolve {
     struct err err;
 };
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct resolve *threaded;
+
+static void leave(struct resolve *r)
+{
+    *r->prev = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+}
+
+void resolve_loop_ends(struct loop *l)
+{
+    pthread_mutex_lock(&lock);
+    for (struct resolve *r = threaded, *next; r; r = next) {
+        next = r->next;
+        if (r->loop != l)
+            continue;
+        leave(r);
+        r->loop = NULL;
+        if (r->posted) /* nobody will read it */
+            free(r);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 static void finish(void *data)
 {
     struct resolve *r = data;
+    if (r->threaded) {
+        pthread_mutex_lock(&lock);
+        leave(r);
+        pthread_mutex_unlock(&lock);
+    }
     if (r->done)
         r->done(r->failed ? NULL : &r->addr, r->len, r->failed ? &r->err : NULL, r->data);
     free(r);
@@ -49,7 +81,14 @@ static void *look_up(void *arg)
         r->len = list->ai_addrlen;
         freeaddrinfo(list);
     }
-    loop_post(r->loop, finish, r);
+    pthread_mutex_lock(&lock);
+    if (r->loop) {
+        r->posted = true;
+        loop_post(r->loop, finish, r);
+    } else {
+        free(r);
+    }
+    pthread_mutex_unlock(&lock);
     return NULL;
 }
 
@@ -80,11 +119,19 @@ struct resolve *resolve_start(struct loop *l, const char *address,
     *r = (struct resolve){.loop = l, .done = done, .data = data, .task.run = on_task};
     if (loop_address_parse(address, &r->addr, &r->len, &r->err) < 0) {
         pthread_t thread;
+        pthread_mutex_lock(&lock); /* the thread waits for it before it ends */
         if (split(r, address) && pthread_create(&thread, NULL, look_up, r) == 0) {
-            r->threaded = true;
             pthread_detach(thread);
-            return r;
+            r->threaded = true;
+            r->next = threaded;
+            r->prev = &threaded;
+            if (threaded)
+                threaded->prev = &r->next;
+            threaded = r;
         }
+        pthread_mutex_unlock(&lock);
+        if (r->threaded)
+            return r;
         r->failed = true;
     }
     loop_defer(l, &r->task);

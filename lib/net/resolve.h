@@ -14,4 +14,6 @@ struct resolve *resolve_start(struct loop *l, const char *address,
                               void (*done)(const struct sockaddr_storage *a, socklen_t len,
                                            const struct err *e, void *data),
                               void *data);
+/** The loop is freed: what is looked up for it is dropped when it comes. */
+void resolve_loop_ends(struct loop *l);
 void resolve_cancel(struct resolve *r); /* no callback follows; NULL is allowed */

@@ -43,7 +43,7 @@ PY
 
 # Not here: tests that mostly wait in real time.
 run asan address,undefined '^(?!lib-rpc-idle$|lib-redis-sentinel$)' false
-run tsan thread '^(lib-(base|wire|loop|config|rpc|rpc-tls)|proxy-share)$' true
+run tsan thread '^(lib-(base|wire|loop|ends|config|rpc|rpc-tls)|proxy-share)$' true
 # The guest's daemon as a whole, with bad input: the suite that the area guest runs on the usual build.
 . tests/guest/lib.sh
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0

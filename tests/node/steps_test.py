@@ -289,4 +289,4 @@ def repeated(kind, who, step):
 if __name__ == "__main__":
     tests = [repeated(*sys.argv[1:])] if len(sys.argv) == 4 else [
         node_killed, jailer_killed, vmm_killed, template_steps.an_import_is_killed, a_making_is_killed]
-    sys.exit(run(tests, lambda: Stack("steps", vmm_pool=POOL, max_sandboxes=40, tombstone_ms="10s")))
+    sys.exit(run(tests, lambda: Stack("steps", vmm_pool=POOL, max_sandboxes=40)))
