@@ -248,6 +248,8 @@ static void retry_later(struct link *k)
 static void link_lost(struct link *k)
 {
     dp_watch_close(k->worker->loop, &k->watch);
+    if (k->relay_len)
+        stats_link(-1);
     k->relay_len = 0;
     k->full = false;
     for (struct link_stream *s = k->queue, *later; s; s = later) {
@@ -279,6 +281,7 @@ static void take_hello(struct link *k, const struct link_msg *m)
         k->relay_len = 0;
         return;
     }
+    stats_link(1);
     for (struct link_stream *s = k->open; s; s = s->next)
         queue_enter(k, s, TO_HOLD);
     queue_flush(k);

@@ -432,6 +432,7 @@ SSL *relay_tls_connect(struct back *b);             /* NULL when out of memory *
 enum phase { PHASE_ROUTE, PHASE_CONNECT, PHASE_FIRST_BYTE, PHASE_TOTAL, PHASES };
 void stats_init(void);
 void stats_exchange(const struct exchange *x);
+void stats_link(int more);        /* links to the relay of this host: 1 or -1 */
 void stats_stream(bool by_link);  /* one was opened */
 void stats_add(const char *what); /* "reset_flood" … */
 void access_log(struct exchange *x);

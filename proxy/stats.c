@@ -104,6 +104,9 @@ static struct metric streams[] = {
      .help = "Streams to guests by the way they were opened.",
      .kind = METRIC_COUNTER},
 };
+static struct metric links = {.name = "cube_proxy_relay_links",
+                              .help = "Threads with a link to the relay of this host.",
+                              .kind = METRIC_GAUGE};
 static int log_fd = -1;
 
 void stats_init(void)
@@ -118,6 +121,12 @@ void stats_init(void)
         metric_register(&events[i]);
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         metric_register(&streams[i]);
+    metric_register(&links);
+}
+
+void stats_link(int more)
+{
+    metric_add(&links, more);
 }
 
 void stats_stream(bool by_link)
