@@ -76,6 +76,9 @@ struct upload {
     char path[PATH_MAX]; /* as the caller named it */
 };
 
+/** Whether a directory entry is of an upload that has not its own name yet, or not any more. */
+bool fs_upload_name(const char *name);
+
 /** Opens for writing at `path` (symlinks followed as the user; parents made). EISDIR: it is a directory. */
 int upload_open(struct upload *u, const char *path, const struct user *owner, struct err *e);
 /** Writes all of it; ERR_UNAVAILABLE when the reader of a FIFO does not take it for two seconds. */

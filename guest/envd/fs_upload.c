@@ -21,12 +21,21 @@
 #define LINKS_MAX 40   /* as the kernel's own limit */
 #define READER_MS 2000 /* for the reader of a FIFO or device to make room */
 
+#define TEMP_PREFIX ".cube-"
+
+bool fs_upload_name(const char *name)
+{
+    size_t n = sizeof(TEMP_PREFIX) - 1;
+    return !strncmp(name, TEMP_PREFIX, n) && strlen(name) == n + 16 &&
+           strspn(name + n, "0123456789abcdef") == 16;
+}
+
 static void temp_name(char out[32])
 {
     uint64_t r = 0;
     if (getrandom(&r, sizeof(r), 0) < 0)
         r = (uint64_t)(uintptr_t)out;
-    snprintf(out, 32, ".cube-%016llx", (unsigned long long)r);
+    snprintf(out, 32, TEMP_PREFIX "%016llx", (unsigned long long)r);
 }
 
 /* Follows symlinks of the last component, so that writing to a link writes what it points to. */
@@ -122,13 +131,27 @@ static int publish_by_copy(struct upload *u)
     return 0;
 }
 
+/* Whoever watches the directory sees a new file being made, and then, as it is no empty one, being written.
+ */
+static void written_tell(const struct upload *u)
+{
+    static const struct timespec modified[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
+    struct stat st;
+    if (fstat(u->fd, &st) == 0 && st.st_size)
+        (void)utimensat(u->dirfd, u->name, modified, AT_SYMLINK_NOFOLLOW);
+}
+
 static int name_give(struct upload *u)
 {
+    char self[32];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", u->fd);
+    int linked = u->temp[0] ? linkat(u->dirfd, u->temp, u->dirfd, u->name, 0)
+                            : linkat(AT_FDCWD, self, u->dirfd, u->name, AT_SYMLINK_FOLLOW);
+    if (linked == 0) { /* upload_close unlinks `temp` */
+        written_tell(u);
+        return 0;
+    }
     if (!u->temp[0]) {
-        char self[32];
-        snprintf(self, sizeof(self), "/proc/self/fd/%d", u->fd);
-        if (linkat(AT_FDCWD, self, u->dirfd, u->name, AT_SYMLINK_FOLLOW) == 0)
-            return 0;
         if (errno != EEXIST)
             return -1;
         char temp[32]; /* there is one already: only rename replaces */

@@ -1,6 +1,7 @@
 /* inotify with recursion. Invariant: a directory that appears below the root is watched before it is scanned,
  * and what the scan reported is not reported again, so each new file is reported once, however the two race.
- */
+ * The names that an upload has before it is there (fs_upload.c) are nobody's business: a file that is
+ * replaced by one is reported as written. */
 #include "guest/envd/watcher.h"
 
 #include <dirent.h>
@@ -179,14 +180,15 @@ static int directory_add(struct watcher *w, const char *rel, bool report, struct
         if (!strcmp(de->d_name, ".") || !strcmp(de->d_name, ".."))
             continue;
         path_join(sub, rel, de->d_name);
-        if (report) {
-            w->on_event(w->owner, sub, EVENT_CREATE);
-            seen_add(w, wd, de->d_name);
-        }
+        struct stat st = {0};
         bool dir = de->d_type == DT_DIR;
-        if (de->d_type == DT_UNKNOWN) {
-            struct stat st;
+        if ((report && !dir) || de->d_type == DT_UNKNOWN)
             dir = fstatat(dirfd(d), de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+        if (report && !fs_upload_name(de->d_name)) {
+            w->on_event(w->owner, sub, EVENT_CREATE);
+            if (S_ISREG(st.st_mode) && st.st_size)
+                w->on_event(w->owner, sub, EVENT_WRITE); /* before it was watched */
+            seen_add(w, wd, de->d_name);
         }
         if (dir && *sub && !todo_add(todo, sub))
             return -1;
@@ -264,9 +266,34 @@ static void subtree_drop(struct watcher *w, const char *rel)
     }
 }
 
+/* A rename is two events, one after the other. The first is held back until it is known that the second is
+ * not that of a replaced file, which leaves under an upload's name. */
+static void moved_report(struct watcher *w, const struct inotify_event *next)
+{
+    if (!w->moved)
+        return;
+    bool replaced =
+        next && next->mask & IN_MOVED_TO && next->cookie == w->moved && fs_upload_name(next->name);
+    w->moved = 0;
+    if (!replaced)
+        w->on_event(w->owner, w->moved_rel, EVENT_RENAME);
+}
+
+/* A file of O_TMPFILE is "#<inode>" in its directory, where nothing has that name. */
+static bool nameless(const struct watcher *w, const char *rel, const char *name)
+{
+    char full[PATH_MAX];
+    struct stat st;
+    if (name[0] != '#' || !name[1] || strspn(name + 1, "0123456789") != strlen(name + 1))
+        return false;
+    path_join(full, w->path, rel);
+    return lstat(full, &st) < 0;
+}
+
 static void event_take(struct watcher *w, const struct inotify_event *ev)
 {
     char rel[PATH_MAX];
+    moved_report(w, ev->len ? ev : NULL);
     struct watch_node *node = node_find(w, ev->wd);
     if (!node)
         return;
@@ -279,12 +306,25 @@ static void event_take(struct watcher *w, const struct inotify_event *ev)
             w->on_event(w->owner, ".", ev->mask & IN_DELETE_SELF ? EVENT_REMOVE : EVENT_RENAME);
         return;
     }
+    if (fs_upload_name(ev->name)) {
+        if (ev->mask & IN_MOVED_FROM)
+            w->published = ev->cookie;
+        return;
+    }
     path_join(rel, node->rel, ev->name);
+    if (nameless(w, rel, ev->name))
+        return;
+    if (ev->mask & IN_MOVED_TO && ev->cookie == w->published) {
+        w->on_event(w->owner, rel, EVENT_WRITE);
+        return;
+    }
     bool known = node->n_seen && ev->mask & IN_CREATE && seen_take(node, ev->name);
     if (ev->mask & (IN_CREATE | IN_MOVED_TO) && !known)
         w->on_event(w->owner, rel, EVENT_CREATE);
-    if (ev->mask & IN_MOVED_FROM)
-        w->on_event(w->owner, rel, EVENT_RENAME);
+    if (ev->mask & IN_MOVED_FROM) {
+        w->moved = ev->cookie;
+        memcpy(w->moved_rel, rel, strlen(rel) + 1);
+    }
     if (ev->mask & IN_ATTRIB)
         w->on_event(w->owner, rel, EVENT_CHMOD);
     if (ev->mask & IN_MODIFY)
@@ -313,6 +353,7 @@ int watcher_read(struct watcher *w, size_t max)
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
         for (size_t i = 0; i < w->n; i++)
             seen_free(&w->nodes[i]);
+        moved_report(w, NULL);
         return 0;
     }
     if (n <= 0)

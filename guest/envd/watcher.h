@@ -25,6 +25,9 @@ struct watcher {
     struct watch_node *nodes; /* ascending wd: the kernel gives them out in that order */
     size_t n, cap;
     bool overflow;
+    uint32_t published; /* cookie of the last rename that gave an upload its name */
+    uint32_t moved;     /* cookie of the rename whose first half is still to be reported; 0 = none */
+    char moved_rel[PATH_MAX];
     /* One event, `name` relative to the root. */
     void (*on_event)(void *owner, const char *name, enum event_type type);
     void *owner;

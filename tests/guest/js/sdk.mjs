@@ -274,6 +274,19 @@ test('watch: create, write, rename, remove; recursive; entries', async () => {
   for (const [name, type] of [['one', 'CREATE'], ['new', 'CREATE'], ['new/two', 'CREATE'], ['one', 'RENAME'], ['uno', 'CREATE']])
     ok(seen.some((e) => e.name === name && e.type === FilesystemEventType[type]), `no ${type} of ${name} in ${JSON.stringify(seen.map((e) => [e.name, e.type]))}`)
   if (/^e2b$/.test(process.env.SDK ?? 'e2b')) ok(seen.some((e) => e.name === 'new' && e.entry?.path === `${d}/new`), 'no entry')
+  // As the documentation of the SDK has it: what files.write writes is a write, of a new file and of one that is there; by no other name.
+  for (const text of ['x', 'longer', '']) {
+    const from = seen.length
+    await sbx.files.write(`${d}/written`, text)
+    await sbx.files.makeDir(`${d}/mark-${from}`)
+    await until(() => seen.some((e) => e.name === `mark-${from}`), 'the mark')
+    const types = seen.slice(from).filter((e) => e.name === 'written').map((e) => e.type)
+    equal(types.filter((t) => t !== FilesystemEventType.CHMOD), text === 'x' ? [FilesystemEventType.CREATE, FilesystemEventType.WRITE] : [FilesystemEventType.WRITE], `events of writing '${text}'`)
+  }
+  await sbx.commands.run(`cd ${d} && mv written w1 && mv w1 w2`)
+  await until(() => seen.some((e) => e.name === 'w2' && e.type === FilesystemEventType.CREATE), 'a rename')
+  equal(seen.filter((e) => e.name === 'w1').map((e) => e.type), [FilesystemEventType.CREATE, FilesystemEventType.RENAME], 'events of one that was renamed twice')
+  ok(!seen.some((e) => /(^|\/)(#|\.cube-)/.test(e.name)), `names that nobody gave: ${JSON.stringify(seen.map((e) => e.name))}`)
   await w.stop()
   await throws(sbx.files.watchDir(`${dir}/no-such-dir`, () => {}))
   await throws(sbx.files.watchDir(`${dir}/exact`, () => {}))
