@@ -299,6 +299,45 @@ chromium_headless() {
     echo '<body><script>document.body.innerText = [1,2,3].map(x => x * x).join("-")</script>' >p.html
     HOME=$work "$browser" --headless --no-sandbox --disable-gpu --dump-dom "file://$work/p.html" 2>log | grep -q '1-4-9' || { tail -5 log; exit 1; }
 }
+# Docker's own daemon with an image of our own making: storage, limits, bridge, published port, NAT and names. What is outside of the guest
+# is a network namespace behind a pair of interfaces.
+docker_container() {
+    need dockerd; need busybox
+    dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" >"$work/dockerd.log" 2>&1 &
+    trap 'docker ps -aq | xargs -r docker rm -f >/dev/null 2>&1; kill %1; wait %1; ip netns del out 2>/dev/null; rm -rf "$work"' EXIT
+    broken() { tail -n 4 "$work/dockerd.log" | cut -c1-200; echo "$*"; exit 1; }
+    until docker version >/dev/null 2>&1; do kill -0 %1 || broken "dockerd ended"; sleep 0.2; done
+    same "$(docker info -f '{{.Driver}} {{.CgroupVersion}}' 2>/dev/null)" "overlay2 2"
+    mkdir -p tree/bin tree/www && cp "$(command -v busybox)" tree/bin/busybox && echo page >tree/www/index.html
+    tar -C tree -c . | docker import - box >/dev/null || broken "import"
+    printf 'FROM box\nRUN ["/bin/busybox", "sh", "-c", "echo made >/www/made"]\n' | DOCKER_BUILDKIT=0 docker build -q -t web - >/dev/null || broken "build"
+    limits=$(docker run --rm -m 32m --pids-limit 20 --cpus 0.5 web /bin/busybox cat /sys/fs/cgroup/{memory.max,pids.max,cpu.max} /www/made 2>run.log) || broken "run: $(cat run.log)"
+    same "$limits" $'33554432\n20\n50000 100000\nmade'
+
+    ip link add o0 type veth peer name o1 && ip netns add out && ip link set o1 netns out && ip addr add 10.8.0.1/24 dev o0 && ip link set o0 up &&
+        ip -n out addr add 10.8.0.2/24 dev o1 && ip -n out link set o1 up || exit 1
+    docker network create inner >/dev/null || broken "network"
+    docker run -d --name page --network inner -p 8080:80 web /bin/busybox httpd -f -p 80 -h /www >/dev/null || broken "published port"
+    page() { for _ in $(seq 300); do "$@" && return; sleep 0.1; done; broken "no answer: $*"; }
+    same "$(page ip netns exec out timeout 20 busybox wget -q -O - http://10.8.0.1:8080/ 2>/dev/null)" page
+    same "$(page timeout 20 busybox wget -q -O - http://127.0.0.1:8080/made 2>/dev/null)" made
+    address=$(docker inspect -f '{{.NetworkSettings.Networks.inner.IPAddress}}' page)
+    names=$(docker run --rm --network inner web /bin/busybox nslookup page 127.0.0.11 2>&1)
+    grep -q "$address" <<<"$names" || broken "the name of a container is not known to another, $address: $names"
+
+    mkfifo ready
+    ip netns exec out python3 -c '
+import socket
+s = socket.create_server(("10.8.0.2", 9000)); open("ready", "w").close()
+c, peer = s.accept(); print(peer[0]); c.sendall(b"hello\n"); c.close()' >peer &
+    server=$!
+    cat ready
+    same "$(docker run --rm web /bin/busybox nc 10.8.0.2 9000)" hello
+    wait $server
+    same "$(cat peer)" 10.8.0.1
+    same "$(docker exec page /bin/busybox cat /www/made)" made
+    docker stop -t 0 page >/dev/null && same "$(docker inspect -f '{{.State.Running}} {{.State.ExitCode}}' page)" "false 137" || broken "stop"
+}
 stress_cpu() { need stress-ng; stress-ng --cpu 2 --cpu-method all --timeout 4s --verify -q; }
 stress_vm() { need stress-ng; stress-ng --vm 2 --vm-bytes 64m --mmap 2 --mmap-bytes 32m --fork 2 --timeout 4s --verify -q; }
 stress_signal() { need stress-ng; stress-ng --sigsegv 1 --sigfpe 1 --sigpending 1 --sigsuspend 1 --sigq 1 --sigrt 1 --timer 1 --itimer 1 --kill 1 --timeout 4s -q; }
