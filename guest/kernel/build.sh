@@ -91,7 +91,6 @@ fi
 rm -rf "$cache/.build-$flavour".*
 work=$(mktemp -d "$cache/.build-$flavour.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-trap 'exit 143' INT TERM
 say "building $flavour $hash with $jobs jobs"
 started=$SECONDS stage=$SECONDS
 # Says what took how long since the last call, or up to the time $2 (seconds since the epoch).
