@@ -121,7 +121,7 @@ class Cluster:
         conf.write_text("common:\n  run_dir: %s\n  state_dir: %s\nrelay:\n  listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n%s"
                         % (self.run, self.dir, self.relay_port, admin, self.relay_extra))
         p = self.spawn([BUILD / "node/relay/cube-relay", "--config", conf], "relay")
-        wait_for(lambda: listening(self.relay_port), why="cube-relay")
+        wait_for(lambda: listening(admin) and listening(self.relay_port), why="cube-relay")  # it serves the admin address last
         p.admin = admin
         return p
 
