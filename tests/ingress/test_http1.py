@@ -450,6 +450,19 @@ def websocket_pumps_both_ways_and_passes_half_close(c, sb, svc, other):
 
 
 @test
+def who_asks_for_trailers_asks_the_service(c, sb, svc, other):
+    for te, more, want in (("trailers", "TE", ("trailers", "TE")), ("gzip;q=0.5, trailers", "TE", ("trailers", "TE")), ("gzip", "TE", (None, None))):
+        equal(get(c, "/te", by(sb), "TE: %s\r\nConnection: %s\r\n" % (te, more))[0], 200)
+        seen = svc.last("/te")["headers"]
+        equal((seen.get("te"), seen.get("connection")), want, te)
+    k = Raw(c)  # answers without a body, though their heads may name a length, and the next request behind each
+    for method, n, length in (("GET", 204, None), ("GET", 304, "5"), ("HEAD", 200, "5"), ("GET", 204, None)):
+        status, headers, _ = k.send("%s /code?n=%d HTTP/1.1\r\n%s\r\n" % (method, n, by(sb))).answer(no_body=True)
+        equal((status, headers.get("content-length"), headers.get("etag")), (n, length, '"e"'), "%s %d" % (method, n))
+    equal(k.send("GET /code?n=200 HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[2], b"12345")
+
+
+@test
 def keep_alive_reuses_streams_to_the_service(c, sb, svc, other):
     s2, vm = c.sandbox({8000: svc.port})
     before = svc.connections
