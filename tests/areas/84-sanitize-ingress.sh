@@ -19,6 +19,6 @@ run() {
         [ "$status" -le 1 ] || echo "FAIL $kind ingress: $suite ended with status $status"
     done
 }
-run asan address,undefined false attack http1 http2 lifecycle limits link relay_tls
+run asan address,undefined false attack http1 http2 lifecycle limits link operation relay_tls
 run tsan thread true lifecycle limits link property
 exit 0
