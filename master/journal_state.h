@@ -10,8 +10,8 @@
 
 struct journal_entry {
     char *kind;
-    char *name; /* what a later entry replaces it by: a team, key, template, node or drop; "" = of no kind known
-                   here */
+    char *name; /* what a later entry replaces it by: a team, key, template, node or drop; "" = of no kind
+                   known here */
     uint8_t *payload; /* followed by a NUL that does not count */
     size_t n;
     bool dead;
