@@ -13,6 +13,7 @@
 #include "node/daemon/node.h"
 #include "node/daemon/pool.h"
 #include "node/daemon/ready.h"
+#include "node/daemon/readyz.h"
 #include "node/daemon/samples.h"
 #include "node/daemon/sandbox.h"
 #include "node/daemon/selftest.h"
@@ -25,22 +26,10 @@
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#define STOP_TRIES 250 /* of 20 ms */
-#define STOP_MS 2000   /* for what a worker has begun */
-#define WORKERS 3      /* threads for file work */
-
-static bool is_ready(char why[128], void *data)
-{
-    struct node *n = data;
-    const char *unfit = *selftest_unfit() ? selftest_unfit() : network_fault();
-    snprintf(why, 128, "%s", n->ready ? unfit : "sandboxes are still being taken over");
-    if (!*why && !jailer_connected(n->jailer))
-        snprintf(why, 128, "no cube-jailer at %s", n->cfg.jailer_socket);
-    return !*why && !n->stopping;
-}
+/* Tries of 20 ms for VMs; time for what a worker has begun; threads for file work. */
+enum { STOP_TRIES = 250, STOP_MS = 2000, WORKERS = 3 };
 
 static void begin(void *arg)
 {
@@ -96,7 +85,7 @@ static int serve(struct node *n, const char *user, struct err *e)
     struct rpc_server *server = rpc_server_new(n->loop, creds);
     service_add(server, n);
     if (rpc_server_listen(server, n->cfg.listen, e) < 0 ||
-        (*n->cfg.admin_listen && admin_listen(n->loop, n->cfg.admin_listen, is_ready, n, e) < 0))
+        (*n->cfg.admin_listen && admin_listen(n->loop, n->cfg.admin_listen, readyz_answer, n, e) < 0))
         return -1;
     daemon_notify("READY=1");
     fiber_spawn(begin, n);
@@ -107,9 +96,8 @@ static int serve(struct node *n, const char *user, struct err *e)
     sweep_start(n);
     activity_start(n);
     loop_run(n->loop);
-    if (!fiber_stop(
-            STOP_MS)) /* a large file is being hashed, say: what it began, the next start clears away */
-        _exit(0);
+    if (!fiber_stop(STOP_MS))
+        _exit(0); /* a large file is being hashed, say: the next start clears away what was begun */
     return 0;
 }
 
