@@ -139,6 +139,10 @@ await check('unknown sandbox, internal path, CONNECT', async () => {
   equal(gone.head[':status'], 502);
   equal(JSON.parse(gone.text).message, 'The sandbox was not found');
   equal((await ask(s, { ':path': '/init', ':authority': name(49983) })).head[':status'], 404);
+  const tunnel = s.request({ ':method': 'CONNECT', ':authority': name(8000) });
+  equal((await new Promise((ok, no) => tunnel.on('response', ok).on('error', no)))[':status'], 405);
+  tunnel.close();
+  equal((await ask(s, { ':path': '/after' })).text, 'GET /after\n', 'the connection goes on');
 });
 const N = (process.env.LONG === "1" ? 128 : 24) << 20;
 await check('upload and download, byte-exact, with a trailer', async () => {

@@ -130,8 +130,10 @@ await test('wake: WebSocket, upload and gRPC wake too', async () => {
   const post = ask(proxies[1], b.id, '/up', { method: 'POST', body: up });
   const T = grpc.makeGenericClientConstructor(service, 'T');
   const client = new T(`127.0.0.1:${proxies[2]}`, grpc.credentials.createInsecure(), { 'grpc.default_authority': host(d.id, 50051) });
-  const echo = new Promise((ok, no) => client.Echo(Buffer.from('hi'), (e, x) => (e ? no(e) : ok(String(x)))));
+  let waited = '';
+  const echo = new Promise((ok, no) => client.Echo(Buffer.from('hi'), (e, x) => (e ? no(e) : ok(String(x)))).on('metadata', (m) => (waited = String(m.get('server-timing')))));
   equal(await echo, 'hi');
+  assert(/^wake;dur=\d+$/.test(waited), `the call's metadata say that it waited: '${waited}'`);
   const bidi = client.Bidi(), back = new Promise((ok) => bidi.once('data', (x) => ok(String(x))));
   bidi.write(Buffer.from('both ways'));
   equal(await back, 'both ways');
