@@ -76,7 +76,9 @@ int proxy_start(struct proxy *p, struct loop *l, struct err *e)
     proxy = p;
     static struct loop_timer tick = {.fire = on_tick};
     struct err admin = {0};
-    dp_io_limit(proxy->cfg.stream_buffer);
+    /* All of it may wait here for a client: behind the proxy there is no other buffer of that size, and a
+     * handle that is not read for a while should not hold its process up (E2B's own way holds megabytes). */
+    dp_io_limit(proxy->cfg.stream_buffer, proxy->cfg.stream_buffer);
     if (access_log_open(proxy->cfg.access_log, e) != 0 || tls_load(proxy, e) != 0 ||
         relay_tls_load(proxy, e) != 0 ||
         loop_address_parse(proxy->cfg.api, &proxy->api, &proxy->api_len, e) != 0)

@@ -68,7 +68,7 @@ void dp_mem_count(size_t before, size_t after)
 enum { CHECK_EVERY = 262144 };
 static int receive_limit, unsent_limit; /* set before the first stream; 0: none */
 
-void dp_io_limit(int64_t bytes)
+void dp_io_limit(int64_t bytes, int64_t unsent)
 {
     unsigned long long allowed = 0;
     FILE *f = fopen("/proc/sys/net/core/rmem_max", "re");
@@ -77,7 +77,7 @@ void dp_io_limit(int64_t bytes)
     if (f)
         fclose(f);
     receive_limit = allowed * 2 >= (unsigned long long)bytes ? (int)bytes : 0;
-    unsent_limit = (int)(bytes / 8);
+    unsent_limit = (int)unsent;
 }
 
 void dp_io_limit_sending(int fd)

@@ -34,15 +34,15 @@ struct dp_io {
 
 /** Bounds what the kernel holds for one stream, for the process, before the first stream: a receive buffer
  * that has grown past `bytes` (memory, as SO_RCVBUF counts) is brought back and grows no more, so a reader
- * that was fast and then stops cannot make it hold tcp_rmem's maximum; and at most an eighth of `bytes` waits
+ * that was fast and then stops cannot make it hold tcp_rmem's maximum; and at most `unsent` bytes wait
  * unsent. Streams that were never fast keep their small buffers. Without effect on receiving where
  * net.core.rmem_max does not allow as much: a smaller fixed buffer would slow distant clients. 0 = as the
  * kernel likes. */
-void dp_io_limit(int64_t bytes);
+void dp_io_limit(int64_t bytes, int64_t unsent);
 /** Applies the bound of sending to a socket; accepted ones inherit it from their listener. */
 void dp_io_limit_sending(int fd);
-/** A Unix stream's send buffer never grows by itself and begins with 208 KiB: makes it an eighth of the bound
- * (as SO_SNDBUF counts; the kernel doubles it), where net.core.wmem_max allows as much. */
+/** A Unix stream's send buffer never grows by itself and begins with 208 KiB: makes it the bound of what is
+ * unsent (as SO_SNDBUF counts; the kernel doubles it), where net.core.wmem_max allows as much. */
 void dp_io_unix_room(int fd);
 
 /** Takes over a non-blocking descriptor. For TLS pass an SSL in accept or connect state (taken over), else

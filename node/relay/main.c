@@ -61,7 +61,7 @@ static int start(struct err *e)
     static int given[1];
     if (relay_tls_load(&relay, e) != 0)
         return -1;
-    dp_io_limit(relay.cfg.stream_buffer);
+    dp_io_limit(relay.cfg.stream_buffer, relay.cfg.stream_buffer / 8);
     relay.loop = dp_loop_new();
     if (relay.loop == NULL)
         return err_sys(e, ERR_INTERNAL, "making the event loop");

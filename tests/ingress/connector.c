@@ -171,7 +171,7 @@ int main(int argc, char **argv)
             return 2;
         map[guest] = (uint16_t)host;
     }
-    dp_io_limit(1 << 20); /* as the relay beside it, so that a test can bound the whole way */
+    dp_io_limit(1 << 20, 1 << 17); /* as the relay beside it, so that a test can bound the whole way */
     loop = dp_loop_new();
     snprintf(address, sizeof address, "unix:%s.new", argv[1]);
     struct dp_watch listener = {.ready = on_accept, .fd = dp_listen(address, false, &e)};
