@@ -83,10 +83,13 @@ static bool take_over(struct sandbox *sb, const Cube__Node__V1__Record *r, struc
     return true;
 }
 
+/* Its VM may end while its record is written: what follows from that waits for the lock. */
 static void settle(struct node *n, const Cube__Node__V1__Record *r)
 {
     struct sandbox *sb = from_record(n, r);
     struct err e = {0};
+    fiber_lock(&sb->op);
+    struct fiber_lock *held _cleanup_unlock_ = &sb->op;
     char artifact[96];
     snprintf(artifact, sizeof artifact, "snap/%s", sb->snapshot_id);
     enum presence snapshot =

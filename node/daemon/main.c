@@ -40,7 +40,7 @@ static void begin(void *arg)
     network_start(n);
     adopt_all(n);
     selftest_start(n);
-    n->ready = true;
+    service_ready(n);
     pool_new(n);
     ready_new(n);
     if (!n->class.kvm_kind[0] && n->cfg.vmm_pool == 0)

@@ -39,7 +39,7 @@ struct node {
     char tap_prefix[8];
     int64_t last_master_ms; /* CLOCK_BOOTTIME of the last sign of a master */
     unsigned starting;      /* starts under way; pools are filled again behind them */
-    bool ready;             /* adoption is done; commands are served */
+    bool ready;             /* adoption is done; commands are served (service_ready) */
     bool stopping;
 };
 

@@ -17,7 +17,46 @@
 #include <string.h>
 
 #define CALLERS (RPC_ROLE_MASTER | RPC_ROLE_ADMIN)
-#define FRESH_MS 1500 /* a metric point this young need not be asked for again */
+#define FRESH_MS 1500    /* a metric point this young need not be asked for again */
+#define ADOPTION_MS 5000 /* what a command waits for it */
+
+/* Commands that came before the node knew its sandboxes, in their order. Each is on its fiber's stack. */
+static struct early {
+    struct fiber_event ready;
+    struct early *next;
+} * early_first, **early_last = &early_first;
+
+/* Whether the node knows its sandboxes. Before that a kill would bury one that runs, and a resume would be
+ * told that there is no pause. */
+static bool wait_for_adoption(struct node *n)
+{
+    if (n->ready)
+        return true;
+    struct early me = {0};
+    *early_last = &me;
+    early_last = &me.next;
+    if (fiber_event_wait(&me.ready, ADOPTION_MS))
+        return true;
+    struct early **at = &early_first;
+    while (*at != &me)
+        at = &(*at)->next;
+    *at = me.next;
+    if (early_last == &me.next)
+        early_last = at;
+    return false;
+}
+
+void service_ready(struct node *n)
+{
+    n->ready = true;
+    struct early *e = early_first;
+    early_first = NULL;
+    early_last = &early_first;
+    for (struct early *next; e; e = next) {
+        next = e->next; /* its fiber may return */
+        fiber_event_set(&e->ready);
+    }
+}
 
 struct command {
     struct node *node;
@@ -30,7 +69,11 @@ static void run_command(void *arg)
 {
     struct command *c = arg;
     c->node->last_master_ms = clock_boot_ms();
-    c->run(c);
+    if (wait_for_adoption(c->node))
+        c->run(c);
+    else
+        rpc_fail(c->call, &(struct err){.code = ERR_UNAVAILABLE,
+                                        .msg = "this node is still taking over its sandboxes"});
     protobuf_c_message_free_unpacked(c->in, NULL);
     free(c);
 }

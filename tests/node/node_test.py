@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from stack import Stack, run, wait_for  # noqa: E402
@@ -331,6 +332,41 @@ def node_dies_and_comes_back(s):
     nothing_left(s)
 
 
+def commands_wait_until_sandboxes_are_taken_over(s):
+    """The node listens before it knows its sandboxes. A stopped jailer holds it there: what comes meanwhile is neither answered from half
+    the truth nor done to half of it."""
+    run_, paused = new_id(), new_id()
+    s.ok("start", run_, 1)
+    s.ok("start", paused, 1)
+    s.sh(paused, 1, "echo x > /dev/shm/f")
+    s.ok("pause", paused, 1)
+    s.kill_node()
+    s.jailer.send_signal(signal.SIGSTOP)
+    try:
+        s.start_node(ready=False)
+        wait_for("the listeners", lambda: "503" in s.http("/readyz").split("\r\n")[0])
+        s.refused("unavailable", "list")
+        with ThreadPoolExecutor() as pool:
+            kill = pool.submit(s.ctl, "kill", run_, 1)
+            resume = pool.submit(s.ctl, "--restore", "start", paused, 2)
+            wait_for("both to have come", lambda: connections(s.port) >= 2)
+            assert not kill.done() and not resume.done()
+            s.jailer.send_signal(signal.SIGCONT)
+            assert kill.result()[0] == 0 and resume.result()[0] == 0, (kill.result(), resume.result())
+    finally:
+        s.jailer.send_signal(signal.SIGCONT)
+    assert s.state(run_) == "KILLED", "adopted again after its kill"
+    assert s.sh(paused, 2, "cat /dev/shm/f") == "x"
+    s.ok("kill", paused, 2)
+    nothing_left(s)
+
+
+def connections(port):
+    """Established TCP connections to a local port, by the kernel's table of the listening side."""
+    with open("/proc/net/tcp") as f:
+        return sum(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "01" for line in f)
+
+
 def a_vm_that_died_meanwhile_is_lost(s):
     i = new_id()
     s.ok("start", i, 1)
@@ -417,7 +453,7 @@ TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations
          a_kill_of_an_older_generation_stays_one, a_kill_in_the_middle_of_a_start_leaves_nothing, wrong_commands_leave_nothing,
          pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause,
          another_class_is_refused, guest_ends_by_itself, a_directory_that_is_used_again_is_empty,
-         node_dies_and_comes_back, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
+         node_dies_and_comes_back, commands_wait_until_sandboxes_are_taken_over, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
          the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once, the_remembered_are_bounded]
 
 if __name__ == "__main__":
