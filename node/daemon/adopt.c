@@ -79,6 +79,8 @@ static bool take_over(struct sandbox *sb, const Cube__Node__V1__Record *r, struc
     network_adopt(n, sb, vm);
     vm_set_frozen(vm, false, NULL); /* a pause or a snapshot that was not finished held it */
     sb->state = SB_STATE(RUNNING);
+    if (vm->ended) /* before it had an owner to be told, perhaps */
+        sandbox_on_vm_end(sb);
     fiber_spawn(greet_guest, sb);
     return true;
 }

@@ -35,6 +35,7 @@ static void act(void *arg)
     if (rc < 0)
         log_line(LOG_ERROR, &(struct log_about){.sandbox = sb->id, .err = &e}, "applying the timeout action");
     sb->acting = false;
+    sb->users--;
 }
 
 /* The times at which the remembered ended, when they are too many. */
@@ -91,7 +92,7 @@ static void visit(struct sandbox *sb, void *data)
     struct node *n = t->node;
     int64_t now = clock_boot_ms();
     if (sandbox_is_over(sb)) {
-        if (sb->ended_ms < t->forget_before && fiber_lock_idle(&sb->op) && !sb->acting) {
+        if (sb->ended_ms < t->forget_before && fiber_lock_idle(&sb->op) && !sb->users) {
             record_remove(n, sb->id);
             sandbox_free(sb);
         }
@@ -105,6 +106,7 @@ static void visit(struct sandbox *sb, void *data)
     if (now - sb->deadline_boot_ms >= n->cfg.deadline_grace_ms &&
         now - n->last_master_ms >= n->cfg.master_grace_ms) {
         sb->acting = true;
+        sb->users++;
         fiber_spawn(act, sb);
     }
 }

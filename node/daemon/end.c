@@ -96,9 +96,11 @@ int sandbox_kill(struct node *n, const char *id, uint64_t gen, const char *reaso
         return 0;
     }
     sb->kill_wanted = true;
+    sb->users++;
     if (!fiber_lock_idle(&sb->op) && sb->vm && sb->vm->pid)
         jailer_kill(n->jailer, sb->vm->name, NULL); /* ends what the running operation waits for */
     fiber_lock(&sb->op);
+    sb->users--;
     struct fiber_lock *held _cleanup_unlock_ = &sb->op;
     if (check_generation(sb, gen, e) < 0) /* a start that waited before us made a VM that is not meant */
         return -1;

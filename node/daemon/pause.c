@@ -370,7 +370,9 @@ static int remove_it(void *arg)
 static void find_user(struct sandbox *sb, void *data)
 {
     const char **id = data;
-    if (sb->state == SB_STATE(PAUSED) && *id && strcmp(sb->snapshot_id, *id) == 0)
+    bool needs =
+        sb->state == SB_STATE(PAUSED) || sb->state == SB_STATE(PAUSING) || sb->state == SB_STATE(RESUMING);
+    if (needs && *id && strcmp(sb->snapshot_id, *id) == 0)
         *id = NULL;
 }
 

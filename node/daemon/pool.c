@@ -97,8 +97,9 @@ void pool_on_vm_end(struct node *n, struct vm *vm)
 
 void pool_drain(struct node *n)
 {
-    struct pool *p = n->pool;
-    p->wanted = 0;
-    while (p->count)
+    struct pool *p = n->pool; /* NULL when the end comes before all is taken over */
+    if (p)
+        p->wanted = 0;
+    while (p && p->count)
         vm_destroy(p->ready[--p->count]);
 }

@@ -168,8 +168,9 @@ static int add_one(struct ready_pool *p, const char *template_id, struct err *e)
         abort();
     int rc = img.has_memory ? 0 : err_set(e, ERR_UNAVAILABLE, "template %s has no snapshot yet", template_id);
     en->vm = rc < 0 ? NULL : vm_acquire(p->node, e);
-    if (!en->vm || prepare(en->vm, &img, e) < 0 || guest_rehearse(en->vm, e) < 0 || p->count == ENTRIES_MAX ||
-        p->node->stopping) {
+    if (!en->vm || prepare(en->vm, &img, e) < 0 || guest_rehearse(en->vm, e) < 0 ||
+        (en->vm->ended && err_set(e, ERR_UNAVAILABLE, "%s ended: %s", en->vm->name, en->vm->end_reason)) ||
+        p->count == ENTRIES_MAX || p->node->stopping) {
         vm_destroy(en->vm);
         free(en);
         image_close(&img);

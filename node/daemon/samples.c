@@ -108,6 +108,7 @@ int samples_take(struct sandbox *sb, struct err *e)
     Cube__Vmm__V1__Stats v = CUBE__VMM__V1__STATS__INIT;
     uint64_t gen = sb->gen;
     vm->users++;
+    sb->users++;
     int rc = guest_metrics(vm, ANSWER_MS, &m, e);
     Cube__Init__V1__HealthReply h = CUBE__INIT__V1__HEALTH_REPLY__INIT;
     if (rc == 0) {
@@ -115,6 +116,7 @@ int samples_take(struct sandbox *sb, struct err *e)
         vm_stats(vm, &v, NULL);
     }
     vm->users--;
+    sb->users--; /* nothing waits from here on */
     s->asking = false;
     if (sb->vm != vm || sb->gen != gen || sb->state != SB_STATE(RUNNING))
         return rc;

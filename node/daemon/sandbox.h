@@ -25,8 +25,9 @@ struct sandbox {
     char envd_version[16], isolation[16];
     struct vm *vm;
     struct fiber_lock op;
+    unsigned users; /* fibers that wait with it but without `op`: it is not forgotten before they are done */
     bool kill_wanted; /* a running operation shall give up */
-    bool acting;      /* the node itself is applying the timeout action */
+    bool acting;      /* the node itself is applying the timeout action, and is a user */
     bool settled;     /* over, and a master knows: it said so itself */
     bool changed;     /* differs from what the masters were told */
     bool healthy;

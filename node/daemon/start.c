@@ -397,7 +397,8 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
         sb = sandbox_new(n, req->spec);
     fiber_lock(&sb->op);
     struct fiber_lock *held _cleanup_unlock_ = &sb->op;
-    if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0)
+    if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0 ||
+        (known && capacity_admit(n, 0, e) < 0)) /* others may have started while this one waited */
         return -1;
     if (known) /* only now: a command that is refused changes nothing */
         sandbox_set_spec(sb, req->spec);
@@ -406,6 +407,7 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     s.was_paused = sb->state == SB_STATE(PAUSED);
     sb->gen = req->gen;
     sb->kill_wanted = false;
+    sb->settled = false;
     sandbox_enter(sb, restore ? SB_STATE(RESUMING) : SB_STATE(CREATING));
     n->starting++;
     int rc = bring_up(&s, e);

@@ -233,9 +233,11 @@ static int vm_hello(struct vm *vm, const char *sandbox_id, uint64_t gen, bool fr
         return err_set(e, ERR_INTERNAL, "%s answered something else to hello", vm->name);
     snprintf(vm->kvm_kind, sizeof vm->kvm_kind, "%s", r->hello->kvm_kind);
     struct node_class *c = &vm->node->class; /* one host, one VMM: all say the same */
-    snprintf(c->kvm_kind, sizeof c->kvm_kind, "%s", r->hello->kvm_kind);
-    snprintf(c->cpu_features, sizeof c->cpu_features, "%s", r->hello->cpu_class);
-    c->device_layout = r->hello->device_layout;
+    if (!c->kvm_kind[0]) {                   /* once: worker threads read it */
+        snprintf(c->cpu_features, sizeof c->cpu_features, "%s", r->hello->cpu_class);
+        c->device_layout = r->hello->device_layout;
+        snprintf(c->kvm_kind, sizeof c->kvm_kind, "%s", r->hello->kvm_kind);
+    }
     if (fresh)
         return strcmp(r->hello->state, "ready") == 0
                    ? 0
@@ -291,8 +293,10 @@ static void control_lost(void *arg)
     struct peer *old = vm->control;
     vm->control = NULL;
     peer_free(old);
-    vm->users++; /* it may be ended while the greeting is on its way */
-    if (vm_connect(vm, vm->owner ? vm->owner->id : "", &e) < 0)
+    char id[22];
+    snprintf(id, sizeof id, "%s", vm->owner ? vm->owner->id : "");
+    vm->users++; /* it may be ended, and its owner forgotten, while the greeting is on its way */
+    if (vm_connect(vm, id, &e) < 0)
         vm_finish(vm, e.msg);
     vm->users--;
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""kill -9 of cube-node (and once of cube-jailer) at random moments while sandboxes are created, paused, resumed, snapshotted and killed by
-several hands. After each return the node's word is checked against what it answered before; at the end a census must be empty."""
+"""kill -9 of cube-node, of cube-jailer and of VMs at random moments while sandboxes are created, paused, resumed, snapshotted and killed by
+several hands, looked at and changed by another, and the template is imported again. After each return the node's word is checked against
+what it answered before; at the end a census must be empty."""
 import contextlib
 import os
 import pathlib
@@ -82,30 +83,65 @@ class Hand(threading.Thread):
             self.id = None
 
 
+class Onlooker(threading.Thread):
+    """Asks about other hands' sandboxes and changes them, whatever they do just then. Each question is answered, if only by a refusal."""
+
+    def __init__(self, stack, hands, seed):
+        super().__init__(daemon=True)
+        self.s, self.hands, self.random, self.wrong, self.stop = stack, hands, random.Random(seed), [], False
+
+    def run(self):
+        try:
+            while not self.stop:
+                hand = self.random.choice(self.hands)
+                if self.random.random() < 0.1:
+                    self.s.import_template(name=self.random.choice(["base", "again"]))
+                    continue
+                what = self.random.choice(["metrics", "logs", "update", "network", "list"])
+                args = {"list": [], "update": ["--remaining", "600000", what, hand.id or "none", 0]}.get(what, [what, hand.id or "none"])
+                code, out = self.s.ctl(*(args or [what]))
+                if code < 0:
+                    self.wrong.append(f"{what}: ended by signal {-code}: {out}")
+                    return
+        except Exception as e:  # a thread's exception would be lost
+            self.wrong.append(f"the onlooker: {type(e).__name__}: {e}")
+
+
+def end_a_vm(s, dice):
+    pids = list(s.vmms().values())
+    if pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(dice.choice(pids), signal.SIGKILL)
+
+
 def killed_at_any_moment(s):
     seed = int(os.environ.get("CUBE_CHAOS_SEED", time.time()))
     print(f"seed {seed}")
     dice = random.Random(seed)
     hands = [Hand(s, n, seed + n) for n in range(HANDS)]
-    for h in hands:
+    onlooker = Onlooker(s, hands, seed + HANDS)
+    for h in hands + [onlooker]:
         h.start()
     end, kills = time.monotonic() + SECONDS, 0
-    while time.monotonic() < end and not any(h.wrong for h in hands):
-        time.sleep(dice.uniform(0.2, 2.5))
+    while time.monotonic() < end and not any(h.wrong for h in hands + [onlooker]):
+        for _ in range(dice.choice([0, 1, 2])):
+            time.sleep(dice.uniform(0.1, 0.8))
+            end_a_vm(s, dice)
+        time.sleep(dice.uniform(0.1, 1))
         s.kill_node()
         kills += 1
-        if kills == 3:
+        if kills % 3 == 0:
             s.jailer.send_signal(signal.SIGKILL)
             s.jailer.wait()
             os.unlink(s.dir / "run/jailer.sock")
             s.start_jailer()
         s.start_node(ready=False)
-        if kills % 4 == 2:  # a VM that ends while it is taken over
+        if kills % 4 == 2:  # one that ends while it is taken over
             time.sleep(dice.uniform(0, 0.1))
-            for pid in list(s.vmms().values())[:1]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            end_a_vm(s, dice)
         wait_for("the node being ready", s.is_ready, 120)
+    onlooker.stop = True
+    onlooker.join()
     before = [h.done for h in hands]
     # Undisturbed, every hand gets something done, however busy the machine is.
     wait_for("every hand to succeed once more", lambda: all(h.wrong or h.done > seen for h, seen in zip(hands, before)), 180)
@@ -113,7 +149,7 @@ def killed_at_any_moment(s):
         h.stop = True
     for h in hands:
         h.join()
-    wrong = [w for h in hands for w in h.wrong]
+    wrong = [w for h in hands + [onlooker] for w in h.wrong]
     print(f"{kills} kills, {sum(h.done for h in hands)} operations done")
     assert not wrong, wrong
 

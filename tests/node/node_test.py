@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """cube-node as a master sees it: real jailer, VMMs, guests. `node_test.py` runs all; each test leaves nothing behind."""
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -244,6 +245,26 @@ def a_master_names_the_pause(s):
     nothing_left(s)
 
 
+def what_a_pause_writes_is_not_deleted(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    s.sh(i, 1, "echo kept > /dev/shm/f")
+    (vmm,) = [p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists()]
+    os.kill(vmm, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        try:
+            pause = pool.submit(s.ctl, "pause", i, 1)
+            name = wait_for("the pause to have begun", lambda: re.search(rf"^{i} .* snapshot=(\w+)", s.ok("list"), re.M))[1]
+            s.refused("conflict", "rm-snapshot", name)
+        finally:
+            os.kill(vmm, signal.SIGCONT)
+        assert pause.result()[0] == 0, pause.result()
+    s.ok("--restore", "start", i, 2)
+    assert s.sh(i, 2, "cat /dev/shm/f") == "kept"
+    s.ok("kill", i, 2)
+    nothing_left(s)
+
+
 def another_class_is_refused(s):
     i = new_id()
     s.ok("start", i, 1)
@@ -367,6 +388,20 @@ def connections(port):
         return sum(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "01" for line in f)
 
 
+def a_stop_before_all_is_taken_over(s):
+    s.stop_node()
+    s.jailer.send_signal(signal.SIGSTOP)
+    try:
+        s.start_node(ready=False)
+        wait_for("the listeners", lambda: "503" in s.http("/readyz").split("\r\n")[0])
+        s.stop_node()
+        assert s.node.returncode == 0, s.node.returncode
+    finally:
+        s.jailer.send_signal(signal.SIGCONT)
+    s.start_node()
+    nothing_left(s)
+
+
 def a_vm_that_died_meanwhile_is_lost(s):
     i = new_id()
     s.ok("start", i, 1)
@@ -432,16 +467,46 @@ def many_at_once(s):
     nothing_left(s)
 
 
+@contextlib.contextmanager
+def kill_that_waits(s):
+    """A sandbox that ended by itself while a kill of it waits for the jailer, which stands still."""
+    def used():
+        return {p for n, p in s.vmms().items() if not (s.dir / "run/warm" / n).exists()}
+    i, others = new_id(), used()
+    s.ok("start", i, 1)
+    (vmm,) = used() - others
+    os.kill(vmm, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        try:
+            pause = pool.submit(s.ctl, "pause", i, 1)  # an operation that the kill wants to cut short
+            wait_for("the pause to have begun", lambda: re.search(rf"^{i} .* snapshot=\w", s.ok("list"), re.M))
+            s.jailer.send_signal(signal.SIGSTOP)
+            kill = pool.submit(s.ctl, "kill", i, 1)
+            wait_for("both to have come", lambda: connections(s.port) >= 2)
+            s.ok("list")  # which comes behind it
+            os.kill(vmm, signal.SIGKILL)
+            assert pause.result()[0] != 0
+            wait_for("the end to be seen", lambda: s.state(i) in ("FAILED", "KILLED"))
+            yield i, kill
+        finally:
+            s.jailer.send_signal(signal.SIGCONT)
+        assert kill.result()[0] == 0, kill.result()
+
+
 def the_remembered_are_bounded(s):
-    """However fast sandboxes come and go: the ones that ended first are forgotten, with their files; the newest and the living are not."""
+    """However fast sandboxes come and go: the ones that ended first are forgotten, with their files; the newest, the living, and those that a
+    command still waits with are not."""
     limit = s.keys["tombstones"]
     alive = new_id()
     s.ok("start", alive, 1)
-    ids = [new_id() for _ in range(limit + 20)]
-    for i in ids:
-        s.ok("kill", i, 1)
-    held = s.dir / "state/sandboxes"
-    wait_for(lambda: f"at most {limit} are remembered, but {len(list(held.iterdir()))}", lambda: len(list(held.iterdir())) <= limit + 1, 60)
+    with kill_that_waits(s) as (waited, kill):
+        ids = [new_id() for _ in range(limit + 20)]
+        for i in ids:
+            s.ok("kill", i, 1)
+        held = s.dir / "state/sandboxes"
+        wait_for(lambda: f"at most {limit} are remembered, but {len(list(held.iterdir()))}",
+                 lambda: len(list(held.iterdir())) <= limit + 2, 60)
+        assert s.state(waited) or kill.done(), "forgotten under a command"
     assert s.state(ids[-1]) == "KILLED" and not (held / ids[0]).exists(), "the wrong ones were forgotten"
     s.refused("stale_generation", "start", ids[-1], 1)
     assert s.sh(alive, 1, "hostname") == alive
@@ -451,10 +516,10 @@ def the_remembered_are_bounded(s):
 
 TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow,
          a_kill_of_an_older_generation_stays_one, a_kill_in_the_middle_of_a_start_leaves_nothing, wrong_commands_leave_nothing,
-         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause,
+         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause, what_a_pause_writes_is_not_deleted,
          another_class_is_refused, guest_ends_by_itself, a_directory_that_is_used_again_is_empty,
-         node_dies_and_comes_back, commands_wait_until_sandboxes_are_taken_over, a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes,
-         the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once, the_remembered_are_bounded]
+         node_dies_and_comes_back, commands_wait_until_sandboxes_are_taken_over, a_stop_before_all_is_taken_over,
+         a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes, the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once, the_remembered_are_bounded]
 
 if __name__ == "__main__":
     chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]

@@ -101,6 +101,20 @@ static int metrics(struct command *c, const char *id)
     return 0;
 }
 
+static int network(struct command *c, const char *id)
+{
+    struct err e = {0};
+    Cube__Master__V1__NetworkRequest req = CUBE__MASTER__V1__NETWORK_REQUEST__INIT;
+    req.sandbox_id = (char *)id;
+    ProtobufCMessage *m =
+        node_call(&c->client, "Network", &req.base, &cube__master__v1__network_reply__descriptor, &e);
+    if (!m)
+        return fail(&e);
+    printf("network away=%s\n", ((Cube__Master__V1__NetworkReply *)m)->away);
+    protobuf_c_message_free_unpacked(m, NULL);
+    return 0;
+}
+
 static int update(struct command *c, const char *id, uint64_t gen)
 {
     struct err e = {0};
@@ -198,6 +212,8 @@ static int run(struct command *c)
         return logs(c, id);
     if (strcmp(what, "metrics") == 0)
         return metrics(c, id);
+    if (strcmp(what, "network") == 0)
+        return network(c, id);
     if (strcmp(what, "start") == 0)
         return start(c, id, gen);
     if (strcmp(what, "race") == 0)

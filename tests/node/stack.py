@@ -13,6 +13,7 @@ import traceback
 
 ROOT = pathlib.Path(os.environ.get("CUBE_ROOT", pathlib.Path(__file__).resolve().parents[2]))
 BUILD = pathlib.Path(os.environ.get("CUBE_BUILD_DIR", ROOT / "build"))
+DAEMONS = pathlib.Path(os.environ.get("CUBE_NODE_BUILD_DIR", BUILD))  # cube-node and cube-jailer: with a sanitizer, say; the rest is BUILD's
 CACHE = pathlib.Path(os.environ.get("CUBE_CACHE", "/var/cache/cube"))
 NODE_UID = 59002
 
@@ -98,18 +99,19 @@ class Stack:
 
     def write_config(self):
         keys = "".join(f"  {k}: {v}\n" for k, v in self.keys.items())
+        vmm = "" if DAEMONS == BUILD else f"  vmm: {BUILD}/node/vmm/cube-vmm\n"
         (self.dir / "cube.yaml").write_text(
             f"common:\n  state_dir: {self.dir}/state\n  run_dir: {self.dir}/run\n  key_dir: {self.dir}/keys\n"
-            f"node:\n{keys}jailer:\n  cgroup: {self.name}\n")
+            f"node:\n{keys}jailer:\n  cgroup: {self.name}\n{vmm}")
 
     def start_jailer(self):
         log = open(self.dir / "jailer.log", "ab")
-        self.jailer = subprocess.Popen([BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml"], stderr=log, stdout=log)
+        self.jailer = subprocess.Popen([DAEMONS / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml"], stderr=log, stdout=log)
         wait_for("the jailer's socket", (self.dir / "run/jailer.sock").exists, 60)
 
     def start_node(self, ready=True):
         log = open(self.dir / "node.log", "ab")
-        self.node = subprocess.Popen([BUILD / "node/daemon/cube-node", "--config", self.dir / "cube.yaml", "--user",
+        self.node = subprocess.Popen([DAEMONS / "node/daemon/cube-node", "--config", self.dir / "cube.yaml", "--user",
                                       f"{NODE_UID}:{NODE_UID}"], stderr=log, stdout=log)
         if ready:
             wait_for("the node being ready", self.is_ready, 120)
@@ -137,7 +139,8 @@ class Stack:
         return float(found[1]) if found else None
 
     def import_template(self, **limits):
-        args = [BUILD / "node/daemon/cube-node", "template", "import", "--config", self.dir / "cube.yaml", "--name", "base",
+        limits = {"name": "base", **limits}
+        args = [BUILD / "node/daemon/cube-node", "template", "import", "--config", self.dir / "cube.yaml",
                 "--root", base_image(), "--kernel", kernel(), "--tools", BUILD / "guest/tools.erofs"]
         for k, v in limits.items():
             args += [f"--{k}", str(v)]
@@ -245,7 +248,7 @@ class Stack:
                 except subprocess.TimeoutExpired:
                     p.kill()
                     p.wait()
-        subprocess.run([BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml", "--sweep"], capture_output=True)
+        subprocess.run([DAEMONS / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml", "--sweep"], capture_output=True)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
