@@ -128,6 +128,8 @@ def killed_at_any_moment(s):
             time.sleep(dice.uniform(0.1, 0.8))
             end_a_vm(s, dice)
         time.sleep(dice.uniform(0.1, 1))
+        for name, daemon in (("node", s.node), ("jailer", s.jailer)):
+            assert daemon.poll() is None, f"cube-{name} ended by itself with {daemon.returncode}: {s.log()[-2000:]}"
         s.kill_node()
         kills += 1
         if kills % 3 == 0:

@@ -1,5 +1,6 @@
 """stepkill for tests: a process is ended before its Nth system call that others can see."""
 import os
+import random
 import re
 import signal
 import subprocess
@@ -36,7 +37,11 @@ class Killer:
         return (int(found[1]), found[2]) if found else (int(line.split()[1]), None)
 
 
-def chosen_steps(total, sample):
-    if LONG or total <= sample:
+def chosen_steps(total, sample, long=60):
+    """Steps spread over all of them: `sample`, or with LONG=1 about `long`, others at each run."""
+    if total <= sample:
         return range(1, total + 1)
+    if LONG:
+        stride = -(-total // long)
+        return range(random.randint(1, stride), total + 1, stride)
     return sorted({1 + int((i + 0.5) * total / sample) for i in range(sample)})

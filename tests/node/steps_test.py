@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """kill -9 before any step: create, pause, resume, snapshot and kill are interrupted by an end of
 cube-node, cube-jailer or cube-vmm before their Nth system call that others can see (stepkill.c). After each: the command said what is true, the
-sandbox runs with its data or is restorable, nothing half is there, and the census is the one before. By default a sample of the steps; LONG=1: every
-one. `steps_test.py pause node 17` repeats one. Templates: template_steps.py."""
+sandbox runs with its data or is restorable, nothing half is there, and the census is the one before. By default a small sample of the steps; LONG=1: a
+larger one, another at each run (a quarter of an hour). `steps_test.py vmm_killed` runs one test, `steps_test.py pause node 17` repeats one step.
+Templates: template_steps.py."""
 import os
 import pathlib
 import re
@@ -287,6 +288,9 @@ def repeated(kind, who, step):
 
 
 if __name__ == "__main__":
-    tests = [repeated(*sys.argv[1:])] if len(sys.argv) == 4 else [
-        node_killed, jailer_killed, vmm_killed, template_steps.an_import_is_killed, a_making_is_killed]
+    tests = [node_killed, jailer_killed, vmm_killed, template_steps.an_import_is_killed, a_making_is_killed]
+    if len(sys.argv) == 4:
+        tests = [repeated(*sys.argv[1:])]
+    elif sys.argv[1:]:
+        tests = [t for t in tests if t.__name__ in sys.argv[1:]]
     sys.exit(run(tests, lambda: Stack("steps", vmm_pool=POOL, max_sandboxes=40)))

@@ -152,11 +152,11 @@ def making_killed(s, settle):
 
     settle(s)
     total = once(0)
-    steps = chosen_steps(total, 2)
+    steps = chosen_steps(total, 2, 30)
     for step in steps:
         once(step)
     print(f"# making: cube-node takes {total} steps; killed before {len(steps)} of them")
-    for nth in range(1 if not LONG else 10):
+    for nth in range(1 if not LONG else 3):
         for _ in range(8):
             seen, before = len(s.log()), set(s.vmms())
             again()
