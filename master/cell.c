@@ -22,6 +22,7 @@
 static struct loop_timer announce_timer;
 static struct master *the_master;
 static bool opening;
+static unsigned breaks; /* of the connection to Redis */
 
 struct meta {
     char state[16], journal[32], cell[8];
@@ -145,6 +146,7 @@ static int journal_agree(struct master *m, struct meta *meta, struct err *e)
 static int open_cell(struct master *m, struct err *e)
 {
     struct meta meta = {0};
+    unsigned before = breaks;
     if (announce(m, e) < 0 || meta_call(m, "open", &meta, e) < 0)
         return -1;
     if (strcmp(meta.cell, m->cfg.cell) != 0)
@@ -164,6 +166,8 @@ static int open_cell(struct master *m, struct err *e)
         links_reset("Redis was away");
     }
     fleet_refresh(m->fleet);
+    if (breaks != before) /* what was found out is of another Redis, perhaps */
+        return err_set(e, ERR_UNAVAILABLE, "Redis went away meanwhile");
     m->cell = CELL_READY;
     rpc_server_set_serving(m->server, true);
     return 0;
@@ -198,6 +202,7 @@ static void on_redis_state(bool connected, void *data)
     if (connected) {
         open_begin(m);
     } else {
+        breaks++;
         m->cell = CELL_REDIS_AWAY;
         rpc_server_set_serving(m->server, false);
         log_warn("Redis is away: running sandboxes go on, changes wait for it");

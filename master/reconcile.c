@@ -174,7 +174,9 @@ void op_reconcile(struct master *m, const char *id)
 {
     _cleanup_record_ struct record r = {0};
     struct err e = {0};
-    if (inflight_has(m, id) || op_load(m, id, "", &r, &e) < 0)
+    /* What changed hands, or ended and began anew, while this waited its turn is its owner's. */
+    if (inflight_has(m, id) || op_load(m, id, "", &r, &e) < 0 || inflight_has(m, id) ||
+        strcmp(r.owner, m->instance) != 0)
         return;
     struct inflight busy;
     inflight_begin(&busy, m, r.id);
@@ -295,21 +297,31 @@ static void adopt(struct master *m, const char *node, const Cube__Master__V1__No
                  "adopted from node %s", node);
 }
 
+/* A transition that began since the report is its owner's, unless the node has proved that it cannot come
+ * true (node_report.lua decides by the same). */
+static bool of_its_owner(const struct record *r, const struct truth *t)
+{
+    if (r->state == STATE_RESUMING)
+        return t->known && t->gen <= r->gen;
+    if (r->state == STATE_PAUSING)
+        return t->known && t->gen == r->gen && !ended(t->state);
+    return r->state == STATE_CREATING || r->state == STATE_KILLING;
+}
+
 static void report_differs(struct master *m, const char *node, const char *id)
 {
-    struct record r;
+    _cleanup_record_ struct record r = {0};
     struct err e = {0};
-    if (inflight_has(m, id) || op_load(m, id, "", &r, &e) < 0)
+    if (inflight_has(m, id) || op_load(m, id, "", &r, &e) < 0 || inflight_has(m, id))
         return;
     struct inflight busy;
     inflight_begin(&busy, m, r.id);
     struct truth now;
     /* Asked after the record was read: what is missing now was never started under this rev. */
     node_ask(m, node, r.id, &now);
-    if (now.asked && strcmp(r.node, node) == 0 && r.state != STATE_CREATING && r.state != STATE_KILLING)
+    if (now.asked && strcmp(r.node, node) == 0 && !of_its_owner(&r, &now))
         follow(m, &r, &now);
     inflight_end(&busy);
-    record_free(&r);
 }
 
 /* The sandbox goes on, its story says what happened in it. */

@@ -37,6 +37,41 @@ await test('memory pressure: idle sandboxes of mode idle are paused, quietest fi
   for (const x of [plain, busy, leased, last, ...quiet]) await s.sandboxes('Kill', q(x));
   for (const k of ['n2', 'n3']) await s.nodes('Uncordon', { node_id: k });
 });
+await test('a report that a resume on another master has overtaken changes nothing', async () => {
+  for (const k of ['n2', 'n3']) await s.nodes('Cordon', { node_id: k });
+  const made = [await create(), await create()];
+  const order = (await n('n1 list')).map((v) => v.id);
+  // The report names them in this order, and its repairs are made one after the other.
+  const [first, x] = made.sort((a, b) => order.indexOf(a.spec.sandbox_id) - order.indexOf(b.spec.sandbox_id));
+  const state = () => c.r('HGET', `{c0}:sb:${x.spec.sandbox_id}`, 'state');
+  await s.sandboxes('Pause', q(x));
+  await n('n1 silent 1');
+  await until('the stream has ended', async () => !(await n('n1 stats')).registered);
+  await n(`n1 gen ${x.spec.sandbox_id} 7`);
+  await n(`n1 paused ${first.spec.sandbox_id}`);
+  await n('n1 list_ms 2500');
+  const { lists } = await n('n1 stats');
+  await n('n1 silent 0');
+  await until('the master asks about the first', async () => (await n('n1 stats')).lists > lists);
+  const instance = await c.r('HGET', '{c0}:node:n1', 'master');
+  const address = (await c.r('ZRANGE', '{c0}:svc:master', 0, -1)).find((v) => v.startsWith(`${instance} `));
+  const other = address.endsWith(`:${p1}`) ? s2 : s;
+  await n(`n1 gen ${x.spec.sandbox_id} 1`);
+  await n('n1 start_ms 60000');
+  const resumed = other.sandboxes('Resume', q(x));
+  await until('it resumes', async () => (await state()) === 'resuming');
+  await n('n1 list_ms 0');
+  await until('the master asks about the second', async () => (await n('n1 stats')).lists > lists + 1);
+  await sleep(200);
+  equal(await state(), 'resuming', 'which is its owner\'s');
+  await n('n1 start_ms 0');
+  await resumed;
+  equal((await get(x)).state, 'RUNNING');
+  await until('the first is paused, as its node said', async () => (await get(first)).state === 'PAUSED');
+  equal((await n('n1 list')).find((v) => v.id === x.spec.sandbox_id)?.state, 'running');
+  for (const v of made) await s.sandboxes('Kill', q(v));
+  for (const k of ['n2', 'n3']) await s.nodes('Uncordon', { node_id: k });
+});
 await test('mode idle by default of a team, of a template before it, and by metadata before both', async () => {
   const mode = async (more) => {
     const x = (await s.sandboxes('Create', { spec: { team_id: 't8', template_id: 'base', timeout_ms: 300000, ...more } })).sandbox;

@@ -50,6 +50,7 @@ static void write_stats(struct sim_node *n, struct buf *out)
     jsonw_kint(&w, "restores", (int64_t)n->restores);
     jsonw_kint(&w, "pauses", (int64_t)n->pauses);
     jsonw_kint(&w, "kills", (int64_t)n->kills);
+    jsonw_kint(&w, "lists", (int64_t)n->lists);
     jsonw_kint(&w, "count", (int64_t)n->count);
     jsonw_kbool(&w, "registered", n->registered);
     jsonw_key(&w, "dropped");
@@ -79,6 +80,8 @@ static bool node_order(struct sim_node *n, int argc, char **a)
         n->snapshot_ms = number;
     else if (strcmp(verb, "kill_ms") == 0)
         n->kill_ms = number;
+    else if (strcmp(verb, "list_ms") == 0)
+        n->list_ms = number;
     else if (strcmp(verb, "older") == 0)
         n->older = (uint64_t)number;
     else if (strcmp(verb, "silent") == 0)

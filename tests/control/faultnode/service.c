@@ -290,6 +290,8 @@ static void run_list(struct job *j)
 {
     struct sim_node *n = j->n;
     Cube__Node__V1__ListReply r = CUBE__NODE__V1__LIST_REPLY__INIT;
+    n->lists++;
+    sim_delay(&n->list_ms);
     Cube__Master__V1__NodeSandbox *all = calloc(n->count + 1, sizeof *all);
     r.sandboxes = calloc(n->count + 1, sizeof *r.sandboxes);
     if (!all || !r.sandboxes)

@@ -34,12 +34,12 @@ struct sim_node {
     struct sim_sandbox *buckets[SIM_BUCKETS];
     size_t count;
     enum err_code refuse_start, refuse_pause, refuse_restore;
-    int64_t start_ms, pause_ms, kill_ms, snapshot_ms; /* delays */
+    int64_t start_ms, pause_ms, kill_ms, snapshot_ms, list_ms; /* delays */
     uint64_t older; /* it answers for a generation that is older by so many */
     bool silent, pressure, unfit, registered, full_due;
     uint64_t memory_mib;
     uint32_t cpu_milli, max_sandboxes;
-    uint64_t starts, kills, pauses, restores;
+    uint64_t starts, kills, pauses, restores, lists;
     char dropped[16][64]; /* the last snapshots that it was told to delete */
     size_t drops;
     int64_t next_full_ms;
