@@ -1,6 +1,7 @@
 /* cube-api: reads the configuration, starts one worker per thread, and drains them at the end. */
 #include "api/config.h"
 #include "api/metrics.h"
+#include "lib/base/crash.h"
 #include "lib/base/log.h"
 #include "lib/net/admin.h"
 #include "lib/net/daemon.h"
@@ -33,6 +34,7 @@ static int start_threads(struct err *e)
 {
     sigset_t all, old;
     sigfillset(&all);
+    crash_unblock(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int bad = 0;
     for (int64_t i = 1; i < s.api.threads && !bad; i++)

@@ -5,6 +5,7 @@
 #include "cli/programs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
+#include "lib/base/crash.h"
 #include "lib/base/log.h"
 
 #include <errno.h>
@@ -274,6 +275,7 @@ static void supervise_main(const struct settings *s, int ready_fd)
     dup2(out >= 0 ? out : null, STDERR_FILENO);
     prctl(PR_SET_NAME, "cube-supervisor");
     log_init("cube-supervisor", LOG_INFO);
+    crash_init("cube-supervisor");
 
     struct supervisor sv = {.settings = s};
     for (const struct daemon_spec *d = daemon_table; d->name && sv.n < DAEMONS_MAX; d++)

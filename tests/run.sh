@@ -16,6 +16,12 @@ if node=$(tests/lib/node_env.sh 2>"$logs/node.log"); then PATH=$node:$PATH; else
     echo "no Node.js 20.18 or later: the SDK's tests will be skipped (log: $logs/node.log)"
 fi
 
+# Daemons of any user append here where they were when a signal ended them (lib/base/crash.h).
+CUBE_CRASH_FILE=$(mktemp /tmp/cube-crashes-XXXXXX)
+chmod 666 "$CUBE_CRASH_FILE"
+export CUBE_CRASH_FILE
+trap 'rm -f "$CUBE_CRASH_FILE"' EXIT
+
 passed=0 failed=0 skipped=0
 declare -a skips=() fails=() times=()
 started=$(date +%s)
@@ -33,6 +39,8 @@ for script in tests/areas/*.sh; do
     log=$logs/$area.log
     timeout --kill-after=20 "${limit:-600}" bash "$script" >"$log" 2>&1 </dev/null
     status=$?
+    [ -s "$CUBE_CRASH_FILE" ] && tests/lib/crashes.py "$CUBE_CRASH_FILE" "$CUBE_BUILD_DIR" >>"$log"
+    : >"$CUBE_CRASH_FILE"
     p=$(grep -c '^PASS ' "$log")
     f=$(grep -c '^FAIL ' "$log")
     s=$(grep -c '^SKIP ' "$log")

@@ -2,6 +2,7 @@
  * parts do. */
 #include "lib/net/daemon.h"
 
+#include "lib/base/crash.h"
 #include "lib/base/log.h"
 
 #include <errno.h>
@@ -222,6 +223,7 @@ int daemon_main(const struct daemon_spec *spec, int argc, char **argv)
     if (status != 0)
         return status - 1;
     log_init(spec->name, LOG_INFO);
+    crash_init(spec->name);
     if (load(spec, o.config, &e) < 0)
         return report(spec, &e, 2);
     daemon_raise_descriptors();

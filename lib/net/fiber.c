@@ -4,6 +4,8 @@
  * harmless. */
 #include "lib/net/fiber.h"
 
+#include "lib/base/crash.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -365,6 +367,7 @@ int fiber_start(struct loop *l, unsigned count, struct err *e)
         abort();
     sigset_t all, before;
     sigfillset(&all);
+    crash_unblock(&all);
     pthread_sigmask(SIG_SETMASK, &all,
                     &before); /* signals are the loop's thread's, whenever it asks for them */
     int rc = 0;

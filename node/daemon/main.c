@@ -1,4 +1,5 @@
 /* cube-node: wires the modules of the node daemon and runs the loop. */
+#include "lib/base/crash.h"
 #include "lib/base/log.h"
 #include "lib/net/admin.h"
 #include "lib/net/daemon.h"
@@ -127,6 +128,7 @@ int main(int argc, char **argv)
     static struct node n;
     struct err e = {0};
     log_init("node", LOG_INFO);
+    crash_init("node");
     signal(SIGPIPE, SIG_IGN);
     enum log_level level;
     if (node_config_load(config, &n.cfg, &e) < 0) {

@@ -2,6 +2,7 @@
  */
 #include "node/jailer/jailer.h"
 
+#include "lib/base/crash.h"
 #include "lib/base/log.h"
 #include "lib/net/config.h"
 
@@ -120,6 +121,7 @@ int main(int argc, char **argv)
             return 2;
     }
     log_init("cube-jailer", level);
+    crash_init("cube-jailer");
     int rc = config_load(config, "jailer", keys, &o, &e);
     if (rc == 0 && log_level_parse(o.log_level, &level))
         log_init("cube-jailer", level);

@@ -2,6 +2,7 @@
  * when a successor has taken the socket it stops accepting and ends with its last stream. */
 #include "node/relay/relay.h"
 
+#include "lib/base/crash.h"
 #include "lib/base/log.h"
 #include "lib/dp/handover.h"
 #include "lib/net/daemon.h"
@@ -126,6 +127,7 @@ int main(int argc, char **argv)
         }
     }
     log_init("cube-relay", LOG_INFO);
+    crash_init("cube-relay");
     signal(SIGPIPE, SIG_IGN);
     struct err e = {0};
     enum log_level level;

@@ -41,7 +41,7 @@ for line in open(sys.argv[1]):
 PY
 }
 
-# Not here: tests that mostly wait in real time.
+# Not here: tests that mostly wait in real time, and the report that a sanitizer makes by itself.
 run asan address,undefined '^(?!lib-rpc-idle$|lib-redis-sentinel$)' false
 run tsan thread '^(lib-(base|wire|loop|ends|config|rpc|rpc-tls)|proxy-share)$' true
 # The guest's daemon as a whole, with bad input: the suite that the area guest runs on the usual build.
