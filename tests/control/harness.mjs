@@ -40,14 +40,23 @@ process.on('uncaughtException', (e) => { console.log(`FAIL ${AREA}: ${e.stack}`)
 for (const s of ['SIGINT', 'SIGTERM']) process.on(s, () => process.exit(1));
 
 let failed = 0;
+// Nothing in the suite takes a third of it, on one processor that others use, too.
+const HANGS_MS = 300000 * (process.env.LONG ? 8 : 1);
 export async function test(name, fn) {
   const start = Date.now();
+  // A test that hangs cannot be ended; what comes after it would not mean anything.
+  const hangs = setTimeout(() => {
+    console.log(`FAIL ${AREA}: ${name}: not done in ${HANGS_MS / 1000} s; it waits for: ${process.getActiveResourcesInfo().join(' ').slice(0, 400)}`);
+    process.exit(1);
+  }, HANGS_MS);
   try {
     await fn();
     console.log(`PASS ${AREA}: ${name} (${Date.now() - start} ms)`);
   } catch (e) {
     failed++;
     console.log(`FAIL ${AREA}: ${name}: ${String(e.stack || e).split('\n').slice(0, 4).join(' | ')}`);
+  } finally {
+    clearTimeout(hangs);
   }
 }
 export function assert(cond, text) { if (!cond) throw new Error(text); }

@@ -1,6 +1,9 @@
 // A small test harness: each test prints PASS or FAIL in the form that tests/run.sh counts.
 import { isDeepStrictEqual } from 'node:util'
 
+// Nothing in the suite takes a third of it, on one processor that others use, too.
+const HANGS_MS = 300000 * (process.env.LONG ? 8 : 1)
+
 export function equal(got, want, what) {
   if (!isDeepStrictEqual(got, want))
     throw new Error(`${what}: got ${JSON.stringify(got)}, want ${JSON.stringify(want)}`)
@@ -23,6 +26,11 @@ export async function rejects(promise, name, what) {
 
 export async function test(name, run) {
   const start = performance.now()
+  // A test that hangs cannot be ended; what comes after it would not mean anything.
+  const hangs = setTimeout(() => {
+    console.log(`FAIL ${name}: not done in ${HANGS_MS / 1000} s; it waits for: ${process.getActiveResourcesInfo().join(' ').slice(0, 400)}`)
+    process.exit(1)
+  }, HANGS_MS)
   try {
     await run()
     console.log(`PASS ${name}`)
@@ -33,6 +41,8 @@ export async function test(name, run) {
     console.log(error.stack)
     process.exitCode = 0 // the line above is the verdict
     return false
+  } finally {
+    clearTimeout(hangs)
   }
 }
 

@@ -7,6 +7,9 @@ import sys
 import time
 import traceback
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import hang  # noqa: E402
+
 PORT, DIR, SIZES = int(sys.argv[1]), sys.argv[2], [int(x) for x in sys.argv[3:]]
 SUITE = os.environ.get("SUITE", "guest large")
 BLOCK = os.urandom(1 << 20)
@@ -63,7 +66,8 @@ for size in SIZES:
     for kind in ("plain", "chunked", "multipart") if size <= 1 << 28 else ("plain",):
         name = f"{size} bytes{', ' + kind if kind != 'plain' else ''}"
         try:
-            how = there_and_back(size, kind)
+            with hang.limit():
+                how = there_and_back(size, kind)
             print(f"PASS {SUITE}: {name}: {how}" if size > 1 << 27 else f"PASS {SUITE}: {name}", flush=True)
         except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
             at = traceback.extract_tb(e.__traceback__)[-1]

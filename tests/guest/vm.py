@@ -10,13 +10,17 @@ import traceback
 
 import ctl
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import hang  # noqa: E402
+
 CTL, IN, SUITE = sys.argv[1:4]
 TOKEN = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0"
 
 
 def report(name, fn):
     try:
-        fn()
+        with hang.limit():
+            fn()
         print(f"PASS {SUITE}: {name}", flush=True)
     except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
         at = traceback.extract_tb(e.__traceback__)[-1]

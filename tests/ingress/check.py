@@ -1,7 +1,11 @@
 """The smallest test runner: `@test` functions run in order and print PASS, FAIL or SKIP lines for tests/run.sh."""
+import pathlib
 import sys
 import time
 import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import hang  # noqa: E402
 
 tests, failed = [], []
 
@@ -40,12 +44,14 @@ def run(area, *args):
             continue
         t = time.monotonic()
         try:
-            f(*args)
+            with hang.limit():
+                f(*args)
             print("PASS %s: %s (%.2f s)" % (area, f.__name__.replace("_", " "), time.monotonic() - t), flush=True)
         except Skip as e:
             print("SKIP %s: %s: %s" % (area, f.__name__.replace("_", " "), e), flush=True)
-        except Exception as e:
+        except (Exception, hang.Hang) as e:
             traceback.print_exc()
             failed.append(f.__name__)
             print("FAIL %s: %s: %s: %s" % (area, f.__name__.replace("_", " "), type(e).__name__, why(e)), flush=True)
+    hang.last(120)
     return 1 if failed else 0

@@ -432,7 +432,7 @@ def slow_readers_of_the_last_answer_get_all_of_it(c, sb, svc):
             total += len(b)
         got[threading.current_thread()] = total
         k.close()
-    readers = [threading.Thread(target=read, args=(pause,)) for pause in range(24000, 120000, 3000)]
+    readers = [threading.Thread(target=read, args=(pause,), daemon=True) for pause in range(24000, 120000, 3000)]
     for r in readers:
         r.start()
     for r in readers:

@@ -406,7 +406,7 @@ def early_answer_reaches_a_client_that_is_still_sending(c, sb, svc, other):
                         k.send(b"10000\r\n" + bytes(65536) + b"\r\n" if chunked else bytes(65536))
                 except OSError:
                     pass
-            t = threading.Thread(target=pour)
+            t = threading.Thread(target=pour, daemon=True)
             t.start()
             status, headers, body = k.answer()
             equal((status, body), (413, b"too much"), "chunked %s" % chunked)
@@ -441,7 +441,7 @@ def websocket_pumps_both_ways_and_passes_half_close(c, sb, svc, other):
                     piece = data[at:at + 50000]
                     equal(k.send(piece).f.read(len(piece)) == piece, True, "echo of a piece")
                 continue
-            threading.Thread(target=k.send, args=(data,)).start()
+            threading.Thread(target=k.send, args=(data,), daemon=True).start()
             equal(hashlib.sha256(k.f.read(len(data))).hexdigest(), hashlib.sha256(data).hexdigest(), "echo of %d" % n)
         if not tls:
             k.s.shutdown(socket.SHUT_WR)

@@ -306,15 +306,18 @@ def relay_restart_hands_the_socket_over_and_keeps_streams(c, svc, life):
 
     def load():
         while not stop.is_set():
-            status = Raw(c, port=random.choice([c.port, far.port])).send("GET /load HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0]
+            try:
+                status = Raw(c, port=random.choice([c.port, far.port])).send("GET /load HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0]
+            except Exception as e:
+                status = e
             n[0] += 1
             if status != 200:
                 errors.append(status)
-    t = threading.Thread(target=load)
+    t = threading.Thread(target=load, daemon=True)
     t.start()
-    time.sleep(0.2)
-    c.relay = c.start_relay()
-    time.sleep(0.4)
+    wait_for(lambda: n[0] > 20, why="requests before")
+    seen, c.relay = n[0], c.start_relay()
+    wait_for(lambda: n[0] > seen + 50, why="requests beside")
     stop.set()
     t.join()
     equal(errors, [], "errors of %d requests" % n[0])
@@ -341,17 +344,17 @@ def proxy_upgrade_drops_no_request_and_no_stream(c, svc, life):
         while not stop.is_set():
             try:
                 status = get(c, "/load", by(sb))[0]
-            except OSError as e:
+            except Exception as e:
                 status = e
             n[0] += 1
             if status != 200:
                 errors.append(status)
-    threads = [threading.Thread(target=load) for _ in range(3)]
+    threads = [threading.Thread(target=load, daemon=True) for _ in range(3)]
     for t in threads:
         t.start()
-    time.sleep(0.3)
-    c.proxies[0] = c.start_proxy(0, port=old.port, tls_port=old.tls_port)
-    time.sleep(0.5)
+    wait_for(lambda: n[0] > 20, why="requests before")
+    seen, c.proxies[0] = n[0], c.start_proxy(0, port=old.port, tls_port=old.tls_port)
+    wait_for(lambda: n[0] > seen + 50, why="requests beside")
     stop.set()
     for t in threads:
         t.join()

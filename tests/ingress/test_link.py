@@ -264,11 +264,14 @@ def an_upgraded_relay_leaves_its_streams_to_the_next_and_ends(c, svc):
 
     def load():
         while not stop.is_set():
-            status = get(c, "/load", by(sb))[0]
+            try:
+                status = get(c, "/load", by(sb))[0]
+            except Exception as e:
+                status = e
             n[0] += 1
             if status != 200:
                 wrong.append(status)
-    threads = [threading.Thread(target=load) for _ in range(2)]
+    threads = [threading.Thread(target=load, daemon=True) for _ in range(2)]
     for t in threads:
         t.start()
     try:

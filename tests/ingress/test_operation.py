@@ -132,7 +132,7 @@ def a_new_certificate_comes_while_clients_connect(c, svc):
                 errors.append(repr(e))
     kept = Raw(c, tls=True)
     equal(kept.send("GET /kept HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0], 200)
-    threads = [threading.Thread(target=load) for _ in range(2)]
+    threads = [threading.Thread(target=load, daemon=True) for _ in range(2)]
     for t in threads:
         t.start()
     for i in range(2):

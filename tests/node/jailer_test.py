@@ -13,6 +13,8 @@ import time
 import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "guest"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import hang  # noqa: E402
 from ctl import field, parse  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("CUBE_BUILD_DIR", "build"))
@@ -53,6 +55,7 @@ class Jailer:
         self.socket.send(field(1, 1) + field(operation, body))
         while True:
             data, fds, _, _ = socket.recv_fds(self.socket, 1 << 20, 4)
+            assert data, "the jailer hung up: " + (self.dir / "log").read_text()[-500:]
             for fd in fds:
                 os.close(fd)
             reply = {number: values[-1] for number, values in parse(data).items()}
@@ -115,9 +118,10 @@ def main():
     for test in (the_nodes_pins_stay_the_nodes_over_a_restart, an_interface_of_another_is_never_ours,
                  it_takes_the_descriptors_that_its_vms_need):
         try:
-            test()
+            with hang.limit():
+                test()
             print(f"PASS {test.__name__}", flush=True)
-        except (AssertionError, OSError, subprocess.SubprocessError) as e:
+        except (AssertionError, hang.Hang, OSError, subprocess.SubprocessError) as e:
             failed = 1
             at = traceback.extract_tb(e.__traceback__)[-1]
             print(f"FAIL {test.__name__}: {type(e).__name__}: {e} at {at.lineno}: {at.line}".replace("\n", " ")[:700], flush=True)

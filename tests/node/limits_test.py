@@ -199,7 +199,7 @@ def a_burst_has_no_errors(s):
 
     def one(i):
         answers[i] = s.ctl("start", i, 1)
-    threads = [threading.Thread(target=one, args=(i,)) for i in ids]
+    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in ids]
     for t in threads:
         t.start()
     for t in threads:

@@ -11,6 +11,9 @@ import tempfile
 import time
 import traceback
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import hang  # noqa: E402
+
 ROOT = pathlib.Path(os.environ.get("CUBE_ROOT", pathlib.Path(__file__).resolve().parents[2]))
 BUILD = pathlib.Path(os.environ.get("CUBE_BUILD_DIR", ROOT / "build"))
 DAEMONS = pathlib.Path(os.environ.get("CUBE_NODE_BUILD_DIR", BUILD))  # cube-node and cube-jailer: with a sanitizer, say; the rest is BUILD's
@@ -262,16 +265,18 @@ def run(tests, stack_factory):
     failed = 0
     try:
         try:
-            stack.up()
+            with hang.limit(600):  # the base image may have to be built
+                stack.up()
         except Missing as e:
             print(f"SKIP {pathlib.Path(sys.argv[0]).name}: {e}")
             return 0
         for test in tests:
             t0 = time.monotonic()
             try:
-                test(stack)
+                with hang.limit():
+                    test(stack)
                 print(f"PASS {test.__name__} ({time.monotonic() - t0:.1f} s)", flush=True)
-            except Exception as e:  # whatever it is: the tests behind it still say what they have to
+            except (Exception, hang.Hang) as e:  # whatever it is: the tests behind it still say what they have to
                 failed += 1
                 why = " | ".join(str(e).splitlines())[:600]
                 print(f"FAIL {test.__name__}: {type(e).__name__}: {why}", flush=True)
@@ -279,5 +284,6 @@ def run(tests, stack_factory):
                 print(stack.log()[-3000:], flush=True)
                 stack.clear()
     finally:
+        hang.last(120)
         stack.down()
     return 1 if failed else 0

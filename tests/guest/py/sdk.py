@@ -5,6 +5,9 @@ import os
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../lib"))
+import hang  # noqa: E402
+
 from e2b import AsyncSandbox, CommandExitException, FileType, NotFoundException, PtySize, Sandbox, TimeoutException
 
 SUITE = os.environ.get("SUITE", "guest python")
@@ -191,7 +194,8 @@ def main():
     for fn in vars(Sync).values():
         if hasattr(fn, "check_title"):
             try:
-                fn(sync)
+                with hang.limit():
+                    fn(sync)
                 report("sync: " + fn.check_title)
             except BaseException as e:  # noqa: BLE001 - a test that fails in any way is a failure
                 report("sync: " + fn.check_title, e)
