@@ -22,6 +22,21 @@ chmod 666 "$CUBE_CRASH_FILE"
 export CUBE_CRASH_FILE
 trap 'rm -f "$CUBE_CRASH_FILE"' EXIT
 
+# Ends what an area that failed or hung has left running (known by the mark in its environment), so that it does not disturb the next one.
+end_left() {
+    local pid signal found
+    for signal in TERM KILL; do
+        found=
+        for pid in $(grep -lzx "CUBE_TEST_RUN=$CUBE_TEST_RUN" /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3); do
+            kill -0 "$pid" 2>/dev/null || continue # the grep itself
+            echo "   left running by $area: $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | cut -c 1-160)"
+            kill -$signal "$pid" 2>/dev/null && found=1
+        done
+        [ -n "$found" ] || return
+        sleep 2
+    done
+}
+
 passed=0 failed=0 skipped=0
 declare -a skips=() fails=() times=()
 started=$(date +%s)
@@ -37,8 +52,10 @@ for script in tests/areas/*.sh; do
     t0=$(date +%s)
     echo "== $area"
     log=$logs/$area.log
+    export CUBE_TEST_RUN=$$-$area
     timeout --kill-after=20 "${limit:-600}" bash "$script" >"$log" 2>&1 </dev/null
     status=$?
+    end_left
     [ -s "$CUBE_CRASH_FILE" ] && tests/lib/crashes.py "$CUBE_CRASH_FILE" "$CUBE_BUILD_DIR" >>"$log"
     : >"$CUBE_CRASH_FILE"
     p=$(grep -c '^PASS ' "$log")
