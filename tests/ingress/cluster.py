@@ -25,12 +25,18 @@ def die_with_parent():
     LIBC.prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: a test that is killed leaves nothing behind
 
 
+given = set()  # never the same one twice: most are bound only later
+
+
 def free_port():
     while True:  # below the range from which the kernel picks ports of outgoing connections
         port = random.randrange(15000, 32000)
+        if port in given:
+            continue
         with socket.socket() as s:
             try:
                 s.bind(("127.0.0.1", port))
+                given.add(port)
                 return port
             except OSError:
                 pass

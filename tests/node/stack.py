@@ -51,16 +51,22 @@ def base_image():
     return path
 
 
+given = set()
+
+
 def free_port():
-    """Below the ephemeral range, so that no outgoing connection takes it meanwhile."""
+    """Never the same one twice, and below the ephemeral range, so that no outgoing connection takes it meanwhile."""
     while True:
         port = 20000 + int.from_bytes(os.urandom(2)) % 12000
+        if port in given:
+            continue
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 s.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            given.add(port)
             return port
 
 
