@@ -6,9 +6,13 @@
  * successor. flags: letters of p (PTY), i (stdin descriptor present), e (stderr present), c (cwd given), t
  * (tag given) deadline: when it is killed, in milliseconds of CLOCK_MONOTONIC, or "-" 'F' pid       forget:
  * the process is over 'C' pid       close its stdin 'K' pid signal   signal the group of an adopted process:
- * only who reaps it knows that its pid is still its own 'E' kind level message key value…   an operation
- * event init → envd 'S' as above: adopt (sent to a restarted envd before anything else), and 'D': that was
- * all 'X' pid code status    an adopted process ended and was reaped (waitid's code and status)
+ * only who reaps it knows that its pid is still its own 'Z' pid code how until tag   the process is over:
+ * forget it, but keep how it ended until then (CLOCK_MONOTONIC, ms) for a successor. how: letters of s (by a
+ * signal, which `code` is) and t (tag given) 'E' kind level message key value…   an operation event
+ *
+ * init → envd, to a restarted one before anything else: 'S' and 'Z' as above, 'X' for what ended meanwhile,
+ * and 'D': that was all. Later 'X' pid code status: an adopted process ended and was reaped (waitid's code
+ * and status)
  */
 #pragma once
 

@@ -38,6 +38,22 @@ void keeper_forget(pid_t pid)
     send_pid('F', pid);
 }
 
+void keeper_ended(const struct proc *p, int64_t until_ms)
+{
+    char text[3][24];
+    if (channel.fd < 0)
+        return;
+    snprintf(text[0], sizeof(text[0]), "%d", (int)p->pid);
+    snprintf(text[1], sizeof(text[1]), "%d", p->exit_code);
+    snprintf(text[2], sizeof(text[2]), "%lld", (long long)until_ms);
+    const char *how = p->by_signal ? (p->has_tag ? "st" : "s") : (p->has_tag ? "t" : "");
+    const char *all[] = {text[0], text[1], how, text[2], p->tag};
+    notify_start(&out, 'Z');
+    for (int i = 0; i < 5; i++)
+        notify_add(&out, all[i]);
+    keeper_send(&out);
+}
+
 int keeper_signal(pid_t pid, int sig)
 {
     char text[2][16];
@@ -126,6 +142,34 @@ static void adopt(struct notify_msg *m)
     proc_go(p);
 }
 
+/* How a process of the predecessor ended. */
+static void inherit_end(const struct notify_msg *m)
+{
+    struct user nobody = {.uid = 0};
+    struct msg_start req = {.has_process = true, .process = {.cmd = "", .cwd = ""}};
+    int64_t left = m->n_strings < 5 ? 0 : atoll(m->s[3]) - loop_now_ms();
+    if (left <= 0)
+        return;
+    req.tag = m->s[4];
+    req.has_tag = strchr(m->s[2], 't') != NULL;
+    struct proc *p = proc_new(&req, &nobody);
+    if (!p)
+        return;
+    proc_run(p, (pid_t)atoi(m->s[0]), -1, -1, -1, -1);
+    proc_ended(p, atoi(m->s[1]), strchr(m->s[2], 's') != NULL, (unsigned)left);
+}
+
+static void take(struct notify_msg *m)
+{
+    struct proc *p;
+    if (m->type == 'S')
+        adopt(m);
+    else if (m->type == 'Z')
+        inherit_end(m);
+    else if (m->type == 'X' && m->n_strings >= 3 && (p = proc_by_pid((pid_t)atoi(m->s[0]))))
+        proc_exited(p, atoi(m->s[1]), atoi(m->s[2]));
+}
+
 static void on_message(void *owner, uint32_t events)
 {
     static struct notify_msg in;
@@ -135,11 +179,7 @@ static void on_message(void *owner, uint32_t events)
             exit(0); /* cube-init is gone: so is the guest */
         if (rc == 0)
             return;
-        struct proc *p;
-        if (in.type == 'S')
-            adopt(&in);
-        else if (in.type == 'X' && in.n_strings >= 3 && (p = proc_by_pid((pid_t)atoi(in.s[0]))))
-            proc_exited(p, atoi(in.s[1]), atoi(in.s[2]));
+        take(&in);
     }
 }
 
@@ -149,7 +189,7 @@ int keeper_open(int fd)
     channel = (struct ev){.fd = fd, .cb = on_message};
     /* cube-init sends the predecessor's processes and 'D' before it lets us run: take them before anybody can
      * ask. */
-    for (int rc; (rc = notify_recv(fd, &first)) > 0 && first.type == 'S';)
-        adopt(&first);
+    while (notify_recv(fd, &first) > 0 && first.type != 'D')
+        take(&first);
     return ev_watch(&channel, EPOLLIN);
 }

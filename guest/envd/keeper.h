@@ -14,6 +14,9 @@ int keeper_open(int fd);
 void keeper_store(const struct proc *p);
 void keeper_forget(pid_t pid);
 
+/** As keeper_forget, but a successor is told how it ended, until this time of the loop's clock. */
+void keeper_ended(const struct proc *p, int64_t until_ms);
+
 /** Signals the group of an adopted process through cube-init, which reaps it. Returns 0 or -1 with errno. */
 int keeper_signal(pid_t pid, int sig);
 

@@ -166,9 +166,12 @@ static void finish(struct proc *p)
     running--;
     timer_clear(&p->deadline);
     timer_clear(&p->silence);
-    keeper_forget(p->pid);
     oplog_exit(p);
     configuration_drop(p);
+    if (end_kept_ms)
+        keeper_ended(p, loop_now_ms() + end_kept_ms);
+    else
+        keeper_forget(p->pid);
     while (p->subs) {
         struct sub *s = p->subs;
         p->subs = s->next;
@@ -203,6 +206,19 @@ static void on_silence(void *owner)
         timer_set(&p->silence, SILENCE_MS); /* it is the reader who is slow */
     else
         finish(p);
+}
+
+void proc_ended(struct proc *p, int exit_code, bool by_signal, unsigned left_ms)
+{
+    p->state = PROC_ENDED;
+    ended++;
+    running--;
+    p->adopted = p->reaped = true;
+    p->exit_code = exit_code;
+    p->by_signal = by_signal;
+    configuration_drop(p);
+    timer_set(&p->retention, left_ms);
+    retention_trim();
 }
 
 static void deliver(struct proc *p, unsigned output, size_t n)

@@ -110,6 +110,10 @@ void proc_wait_cancel(struct proc *p, struct waiter *w);
 /** The exit status of an adopted process, told by cube-init (waitid's code and status). */
 void proc_exited(struct proc *p, int code, int status);
 
+/** A process of a predecessor that ended in its time, just put on the list by proc_run: it can be asked for
+ * `left_ms` longer. */
+void proc_ended(struct proc *p, int exit_code, bool by_signal, unsigned left_ms);
+
 /** Encodes StartResponse/ConnectResponse events (process_events.c). */
 void event_start(struct rpc *r, pid_t pid);
 void event_data(struct rpc *r, unsigned output, const char *p,

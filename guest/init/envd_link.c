@@ -233,8 +233,10 @@ static void on_notify(void *owner, uint32_t events)
         }
         for (int i = 0; i < m.n_fds; i++)
             close(m.fds[i]);
-        if (m.type == 'F' && m.n_strings)
+        if ((m.type == 'F' || m.type == 'Z') && m.n_strings)
             store_forget((pid_t)atoi(m.s[0]));
+        if (m.type == 'Z')
+            store_ended(&m);
         else if (m.type == 'C' && m.n_strings)
             store_stdin_close((pid_t)atoi(m.s[0]));
         else if (m.type == 'K' && m.n_strings > 1 && atoi(m.s[0]) > 1)

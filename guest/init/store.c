@@ -1,5 +1,6 @@
-/* The store of descriptors. Invariant: a record owns its descriptors; it goes away only when envd says the
- * process is over, so a crash of envd at any moment loses no process. */
+/* The store of descriptors and of ends. Invariant: a record owns its descriptors; it goes away only when envd
+ * says the process is over, so a crash of envd at any moment loses no process; and how it ended is kept for
+ * as long as envd says, in bounded number and size. */
 #include "guest/init/store.h"
 
 #include <stdio.h>
@@ -8,7 +9,11 @@
 #include <unistd.h>
 
 #include "guest/common/spawn.h"
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
+
+#define ENDS_MAX 512 /* as many as envd itself keeps */
+#define TAG_MAX 1024
 
 struct record {
     struct record *next;
@@ -21,8 +26,17 @@ struct record {
     char strings[]; /* NUL-terminated, one after the other */
 };
 
+/* How a process ended: the strings of its 'Z'. */
+struct end {
+    struct end *next;
+    int64_t until_ms;
+    char pid[16], code[16], how[4], until[24], tag[];
+};
+
 static struct record *records;
 static unsigned count;
+static struct end *ends, **ends_tail = &ends; /* the oldest first */
+static unsigned end_count;
 
 unsigned store_count(void)
 {
@@ -63,6 +77,37 @@ void store_forget(pid_t pid)
         count--;
         return;
     }
+}
+
+static void end_drop(struct end **at)
+{
+    struct end *x = *at;
+    *at = x->next;
+    if (ends_tail == &x->next)
+        ends_tail = at;
+    free(x);
+    end_count--;
+}
+
+void store_ended(const struct notify_msg *m)
+{
+    if (m->n_strings < 5 || strlen(m->s[4]) > TAG_MAX)
+        return;
+    struct end *x = calloc(1, sizeof(*x) + strlen(m->s[4]) + 1);
+    if (!x)
+        return;
+    x->until_ms = atoll(m->s[3]);
+    snprintf(x->pid, sizeof(x->pid), "%s", m->s[0]);
+    snprintf(x->code, sizeof(x->code), "%s", m->s[1]);
+    snprintf(x->how, sizeof(x->how), "%s", m->s[2]);
+    snprintf(x->until, sizeof(x->until), "%s", m->s[3]);
+    strcpy(x->tag, m->s[4]);
+    *ends_tail = x;
+    ends_tail = &x->next;
+    int64_t now = clock_mono_us() / 1000;
+    end_count++;
+    while (ends && (end_count > ENDS_MAX || ends->until_ms <= now))
+        end_drop(&ends);
 }
 
 void store_stdin_close(pid_t pid)
@@ -129,6 +174,15 @@ void store_replay(int fd)
             exited_message(r, &m);
             notify_send(fd, &m);
         }
+    }
+    int64_t now = clock_mono_us() / 1000;
+    for (struct end *x = ends; x; x = x->next) {
+        const char *all[] = {x->pid, x->code, x->how, x->until, x->tag};
+        notify_start(&m, 'Z');
+        for (int i = 0; i < 5; i++)
+            notify_add(&m, all[i]);
+        if (x->until_ms > now)
+            notify_send(fd, &m);
     }
     notify_start(&m, 'D');
     notify_send(fd, &m);

@@ -1,4 +1,5 @@
-/* What outlives cube-envd: the descriptors of running processes, and the latest operation events. */
+/* What outlives cube-envd: the descriptors of running processes, how the last ones ended, and the latest
+ * operation events. */
 #pragma once
 
 #include "guest/common/notify.h"
@@ -10,6 +11,9 @@
 /** Keeps a process record (takes the descriptors over). */
 void store_put(struct notify_msg *m);
 void store_forget(pid_t pid);
+
+/** Keeps how a process ended (the message 'Z'). */
+void store_ended(const struct notify_msg *m);
 
 /** Lets go of a process's stdin. */
 void store_stdin_close(pid_t pid);
@@ -23,7 +27,8 @@ void store_signal(pid_t pid, int sig);
  * ended. */
 bool store_exited(pid_t pid, int code, int status, struct notify_msg *out);
 
-/** Sends every kept process ('S', then 'X' for those that ended meanwhile) and 'D' to a fresh envd. */
+/** Sends every kept process ('S', then 'X' for those that ended meanwhile), every kept end ('Z') and 'D' to a
+ * fresh envd. */
 void store_replay(int fd);
 
 unsigned store_count(void);

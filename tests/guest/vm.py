@@ -185,7 +185,21 @@ def freeze_thaw():
     g.close()
 
 
+def connect_to(selector):
+    msg = json.dumps({"process": selector}).encode()
+    g = Guest()
+    g.request("POST", "/process.Process/Connect", struct.pack(">BI", 0, len(msg)) + msg, {"Content-Type": "application/connect+json", "X-Access-Token": TOKEN})
+    return g.getresponse(), g
+
+
 def envd_restart():
+    told = time.time()
+    over = [start("/bin/sh", ["-c", script]) for script in ("exit 7", "kill -9 $$")]
+    ends = []
+    for r, _, _ in over:
+        while "end" not in (e := event(r)[1]["event"]):
+            pass
+        ends.append(e["end"])
     r, pid, g = start("/bin/sh", ["-c", "read x; echo got $x; exit 9"])
     r2, pid2, g2 = start("/bin/sh", ["-c", "sleep 1001 & wait"])
     began = time.time()
@@ -212,10 +226,15 @@ def envd_restart():
     http_call("POST", "/process.Process/SendSignal", json.dumps({"process": {"pid": pid5}, "signal": 9}).encode(), {"Content-Type": "application/json"})
     status, body = http_call("POST", "/process.Process/List", b"{}", {"Content-Type": "application/json"})
     assert {p["pid"] for p in json.loads(body)["processes"]} >= {pid, pid2}, body
-    msg = json.dumps({"process": {"pid": pid}}).encode()
-    g3 = Guest()
-    g3.request("POST", "/process.Process/Connect", struct.pack(">BI", 0, len(msg)) + msg, {"Content-Type": "application/connect+json", "X-Access-Token": TOKEN})
-    r3 = g3.getresponse()
+    # How those ended that the envd before had told of can still be asked for 30 s; none is listed.
+    for (_, gone_pid, _), end in zip(over, ends):
+        late, _g = connect_to({"pid": gone_pid})
+        first = event(late)[1]
+        assert "event" in first or time.time() - told > 29, first
+        if "event" in first:
+            assert first["event"]["start"]["pid"] == gone_pid and event(late)[1]["event"]["end"] == end
+        assert gone_pid not in {p["pid"] for p in json.loads(body)["processes"]}
+    r3, g3 = connect_to({"pid": pid})
     assert event(r3)[1]["event"]["start"]["pid"] == pid
     status, _ = http_call("POST", "/process.Process/SendInput", json.dumps({"process": {"pid": pid}, "input": {"stdin": "eAo="}}).encode(), {"Content-Type": "application/json"})
     assert status == 200
