@@ -168,7 +168,14 @@ int cgroup_limit(const char *vm, const struct limits *l, struct err *e)
         snprintf(v, sizeof v, "%.40s %u", quota, PERIOD_US);
         return set(CPU, vm, "cpu.max", v, e);
     }
-    return set(CPU, vm, "cpu.cfs_quota_us", quota, e);
+    if (set(CPU, vm, "cpu.cfs_quota_us", quota, e) == 0)
+        return 0;
+    if (e->sys != EINVAL)
+        return -1;
+    /* A group above allows less than this. v1 refuses it where v2 applies the least: no limit of its own
+     * then. */
+    *e = (struct err){0};
+    return set(CPU, vm, "cpu.cfs_quota_us", "-1", e);
 }
 
 int cgroup_make(const char *vm, const struct limits *l, struct err *e)

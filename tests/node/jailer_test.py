@@ -2,6 +2,7 @@
 """cube-jailer alone, asked over its socket as cube-node does: what a restart of it keeps, and what a request that fails leaves."""
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -22,22 +23,21 @@ NODE_UID = 59002
 
 
 class Jailer:
-    def __init__(self, limit=None):
+    def __init__(self, limit=None, group=None):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="N-jailer-", dir="/tmp"))
         os.chmod(self.dir, 0o755)
         (self.dir / "run").mkdir()
         (self.dir / "cube.yaml").write_text(f"common:\n  run_dir: {self.dir}/run\n  state_dir: {self.dir}/state\n"
                                             f"jailer:\n  cgroup: {self.dir.name}\n")
         self.args = [BUILD / "node/jailer/cube-jailer", "--config", self.dir / "cube.yaml"]
-        self.limit = limit
+        self.limit, self.group = limit, group
         self.start()
 
     def start(self):
         path = self.dir / "run/jailer.sock"
         path.unlink(missing_ok=True)
         log = open(self.dir / "log", "ab")
-        set_limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, self.limit)) if self.limit else None
-        self.process = subprocess.Popen(self.args, stdout=log, stderr=log, preexec_fn=set_limit)
+        self.process = subprocess.Popen(self.args, stdout=log, stderr=log, preexec_fn=self.prepare)
         end = time.monotonic() + 60
         while True:
             assert self.process.poll() is None, (self.dir / "log").read_text()
@@ -49,6 +49,12 @@ class Jailer:
                 assert time.monotonic() < end, "the jailer does not listen"
                 time.sleep(0.01)
         self.ask(2, field(1, 1))
+
+    def prepare(self):
+        if self.limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self.limit)
+        if self.group:
+            (self.group / "cgroup.procs").write_text("0")
 
     def ask(self, operation, body):
         """Sends a request, returns the fields of its reply."""
@@ -71,7 +77,7 @@ class Jailer:
     def down(self):
         self.process.terminate()
         self.process.wait()
-        subprocess.run([*self.args, "--sweep"], capture_output=True)
+        subprocess.run([*self.args, "--sweep"], capture_output=True, preexec_fn=self.prepare)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
@@ -110,13 +116,36 @@ def it_takes_the_descriptors_that_its_vms_need():
         j.down()
 
 
+def a_group_above_may_allow_less_than_a_vm_asks_for():
+    """As in a container with half a processor: cgroup v1 refuses a larger limit below it (v2 applies the least by itself)."""
+    own = re.search(r"^\d+:(?:.*,)?cpu(?:,.*)?:/(.*)$", pathlib.Path("/proc/self/cgroup").read_text(), re.M)
+    mount = re.search(r"^\S+ (\S+) cgroup \S*\bcpu\b", pathlib.Path("/proc/mounts").read_text(), re.M)
+    if not own or not mount:
+        return
+    group = pathlib.Path(mount[1]) / own[1] / f"jt{os.urandom(3).hex()}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text("50000")
+        j = Jailer(group=group)
+        try:
+            for operation, limits in ((3, field(2, 1000)), (9, field(2, 300)), (9, field(2, 2000))):
+                got = j.ask(operation, field(1, b"vm-1") + field(2, field(1, 256 << 20) + limits + field(3, 32)))
+                assert 2 not in got, got
+                quota = (group / j.dir.name / "vm-1/cpu.cfs_quota_us").read_text()
+                assert quota == ("30000\n" if limits == field(2, 300) else "-1\n"), quota
+        finally:
+            j.down()
+    finally:
+        group.rmdir()
+
+
 def main():
     if os.geteuid() != 0:
         print("SKIP jailer_test.py: root is needed")
         return 0
     failed = 0
     for test in (the_nodes_pins_stay_the_nodes_over_a_restart, an_interface_of_another_is_never_ours,
-                 it_takes_the_descriptors_that_its_vms_need):
+                 it_takes_the_descriptors_that_its_vms_need, a_group_above_may_allow_less_than_a_vm_asks_for):
         try:
             with hang.limit():
                 test()
