@@ -433,11 +433,9 @@ static void look_again(struct exchange *x)
     sandbox_park(x->sandbox, x, WAIT_LOOKUP);
 }
 
-static void on_timer(struct dp_timer *t)
+/* By the route in force, which may be another one than before. */
+static void try_again(struct exchange *x)
 {
-    struct exchange *x = (struct exchange *)((char *)t - offsetof(struct exchange, timer));
-    if (x->state != X_BACKOFF)
-        return;
     if (x->sandbox->is_api) {
         x->state = X_CONNECT;
         pool_connect(x);
@@ -446,6 +444,13 @@ static void on_timer(struct dp_timer *t)
     } else {
         look_again(x);
     }
+}
+
+static void on_timer(struct dp_timer *t)
+{
+    struct exchange *x = (struct exchange *)((char *)t - offsetof(struct exchange, timer));
+    if (x->state == X_BACKOFF)
+        try_again(x);
 }
 
 void exchange_not_connected(struct exchange *x, enum connect_result why)
@@ -492,8 +497,7 @@ void exchange_broken(struct exchange *x, bool reused)
     if (reused && x->idempotent && !x->request_body && x->head && x->tries < CONNECT_TRIES) {
         /* A kept connection was closed as we used it (RFC 9112 §9.3.1). */
         x->tries++;
-        x->state = X_CONNECT;
-        pool_connect(x);
+        try_again(x);
         return;
     }
     if (x->sandbox->is_api) {

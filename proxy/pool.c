@@ -43,7 +43,7 @@ static void pool_leave(struct sandbox *s, struct pool *p)
     free(p);
 }
 
-static void idle_remove(struct back *b)
+void pool_idle_remove(struct back *b)
 {
     if (b->idle_link == NULL)
         return;
@@ -91,7 +91,9 @@ void back_close(struct back *b, bool reset)
     struct sandbox *s = b->sandbox;
     if (b->state == BACK_CONNECTING && b->x == NULL)
         b->pool->opening--;
-    idle_remove(b);
+    if (b->state == BACK_RETIRED)
+        s->retired--;
+    pool_idle_remove(b);
     b->state = BACK_CLOSED;
     b->x = NULL;
     dp_timer_stop(&b->timer);
@@ -200,6 +202,11 @@ static void preface_read(struct back *b)
 
 void back_answered(struct back *b, const uint8_t answer[16], int fd)
 {
+    if (b->state == BACK_RETIRED) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
     memcpy(b->answer, answer, sizeof b->answer);
     if (fd >= 0 && dp_io_open(&b->io, b->worker->loop, fd, NULL, true) != 0) {
         close(fd);
@@ -212,11 +219,14 @@ void back_answered(struct back *b, const uint8_t answer[16], int fd)
 
 void back_failed(struct back *b)
 {
-    not_connected(b, CONNECT_UNREACHABLE);
+    if (b->state != BACK_RETIRED)
+        not_connected(b, CONNECT_UNREACHABLE);
 }
 
 void back_unlinked(struct back *b)
 {
+    if (b->state == BACK_RETIRED)
+        return;
     if (b->gen != b->sandbox->route.gen)
         not_connected(b, CONNECT_STALE);
     else if (!relay_connect(b))
@@ -244,6 +254,7 @@ static void on_read(struct dp_io *io)
         else
             back1_read(b);
         break;
+    case BACK_RETIRED:
     case BACK_CLOSED:
         break;
     }
@@ -337,11 +348,15 @@ void pool_connect(struct exchange *x)
     }
     struct back *b;
     while ((b = p->idle) && x->tries < 2) {
-        if (b->gen != s->route.gen || b->io.rdhup || risky(b, x)) {
+        if (b->gen != s->route.gen) { /* there may be many, of which no event has told */
+            back_retire(b);
+            continue;
+        }
+        if (b->io.rdhup || risky(b, x)) {
             back_close(b, false);
             continue;
         }
-        idle_remove(b);
+        pool_idle_remove(b);
         b->state = BACK_BUSY;
         b->x = x;
         break;
@@ -371,6 +386,8 @@ void pool_forget(struct exchange *x)
     if (b == NULL || b->x != x)
         return;
     b->x = NULL;
+    if (b->state == BACK_RETIRED)
+        return;
     b->pool->opening++;
     if (b->pool->port != ENVD_PORT)
         back_close(b, true);
@@ -394,29 +411,4 @@ void back_release(struct back *b)
     b->in_len = b->in_cap = 0;
     buf_reset(&b->trailers);
     idle_add(b);
-}
-
-void pool_close_older(struct sandbox *s, uint64_t gen)
-{
-    for (struct back *b = s->backs; b;) {
-        struct exchange *x = b->x;
-        if (b->gen >= gen) {
-            b = b->next;
-            continue;
-        }
-        if (b->state == BACK_CONNECTING) {
-            not_connected(b, CONNECT_STALE);
-        } else if (x) {
-            bool answered = x->state == X_ANSWERING, unheard = b->reused && !b->got_bytes;
-            back_part(b);
-            back_close(b, true);
-            if (answered)
-                exchange_fail(x, ANSWER_BAD_GATEWAY, NULL);
-            else
-                exchange_broken(x, unheard); /* the old VM may have ended before it was asked: as back_lost */
-        } else {
-            back_close(b, true);
-        }
-        b = s->backs; /* callbacks may have changed the list; what was closed is gone from it */
-    }
 }

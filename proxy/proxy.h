@@ -87,6 +87,8 @@ struct worker {
     struct relay_session *relay_sessions;
     struct link *link; /* to the relay of this host; NULL: off */
     struct dp_timer sweep;
+    struct back *retired; /* connections that are still to be closed, see retire.c */
+    struct dp_task retire;
     int64_t drain_ms;
     bool drained_hard;
     bool accept_paused; /* no descriptors were left; the sweep tries again */
@@ -151,6 +153,7 @@ struct sandbox {
     struct route route;                    /* copy; valid while route.serial is the cache's */
     struct pool *pools[POOL_SLOTS];        /* by port */
     struct back *backs;                    /* all connections, for closing on a new generation */
+    uint32_t retired;                      /* those that wait to be closed are on the worker's list */
     uint32_t idle;                         /* kept ones among them */
     uint32_t exchanges;                    /* in flight, of this worker */
     struct exchange *parked, **parked_end; /* in order of arrival */
@@ -299,7 +302,13 @@ void exchange_routed(struct exchange *x);
 
 /* ---- backs ---- */
 
-enum back_state { BACK_CONNECTING, BACK_IDLE, BACK_BUSY, BACK_CLOSED };
+enum back_state {
+    BACK_CONNECTING,
+    BACK_IDLE,
+    BACK_BUSY,
+    BACK_RETIRED, /* its generation is over: takes and says nothing more, and is closed soon */
+    BACK_CLOSED
+};
 
 /** One stream to a service or to the API: through a relay, or on the guest's own descriptor, which the relay
  * of this host has handed over (link.h; until then `io` is closed). The h1 codec is in back1.c, h2c in
@@ -308,7 +317,7 @@ struct back {
     struct dp_io io; /* first */
     struct worker *worker;
     struct sandbox *sandbox;
-    struct back *next, **link;           /* sandbox->backs */
+    struct back *next, **link;           /* sandbox->backs, or worker->retired */
     struct back *idle_next, **idle_link; /* pool->idle */
     struct pool *pool;
     enum back_state state;
@@ -339,6 +348,7 @@ struct back {
 void pool_connect(struct exchange *x);
 /** The exchange no longer waits for its connection. */
 void pool_forget(struct exchange *x);
+void pool_idle_remove(struct back *b); /* nothing for one that is not idle */
 /** The service is ready for another request. */
 void back_release(struct back *b);
 void back_close(struct back *b, bool reset);
@@ -346,8 +356,12 @@ void back_close(struct back *b, bool reset);
 struct exchange *back_part(struct back *b);
 /** The connection ended, or what came is malformed: closes it, and its exchange is tried again or fails. */
 void back_lost(struct back *b);
-/** Closes every connection of a generation before `gen`. */
-void pool_close_older(struct sandbox *s, uint64_t gen);
+/** Takes a connection out of its pool and off its exchange's hands: from now on no byte passes. It is closed
+ * (and its exchange tried again, or failed) from the loop. */
+void back_retire(struct back *b);
+/** The same for every connection of a generation before `gen`. */
+void pool_retire_older(struct sandbox *s, uint64_t gen);
+void retire_init(struct worker *w);
 
 /** Sends the request head of a connected exchange and starts to pull its body. */
 void back1_send(struct exchange *x, struct back *b);

@@ -68,7 +68,7 @@ struct sandbox *sandbox_api(struct worker *w)
 
 void sandbox_release(struct sandbox *s)
 {
-    if (s->is_api || s->backs || s->exchanges || s->parked || s->waiting != WAIT_NONE)
+    if (s->is_api || s->backs || s->retired || s->exchanges || s->parked || s->waiting != WAIT_NONE)
         return;
     struct sandbox **at = slot_of(s->worker, s->id);
     while (*at != s)
@@ -176,6 +176,14 @@ static void step_routed(struct exchange *x, const void *arg)
     exchange_routed(x);
 }
 
+/* The event of a new generation may have been missed. */
+static void route_take(struct sandbox *s, const struct route *r)
+{
+    if (r->gen > s->route.gen)
+        pool_retire_older(s, r->gen);
+    s->route = *r;
+}
+
 void sandbox_looked_up(struct worker *w, const struct route *r, const struct err *e)
 {
     struct sandbox *s = sandbox_find(w, r->sandbox);
@@ -187,7 +195,7 @@ void sandbox_looked_up(struct worker *w, const struct route *r, const struct err
                   &(struct failure){ANSWER_UNREACHABLE, "The route of the sandbox cannot be read right now"});
         return;
     }
-    s->route = *r;
+    route_take(s, r);
     if (r->state == ROUTE_RESUMING && s->parked &&
         dp_now_ms(w->loop) - s->wait_since_ms < w->proxy->cfg.wake_timeout_ms) {
         ask(s, WAIT_RESUME, "");
@@ -214,7 +222,7 @@ void sandbox_woken(struct worker *w, const struct route *r, const struct err *e,
         return;
     s->waiting = WAIT_NONE;
     if (e == NULL) {
-        s->route = *r;
+        route_take(s, r);
         parked_go(s, step_woken, &took_ms);
         return;
     }
@@ -240,7 +248,7 @@ void sandbox_changed(struct worker *w, const char *id, uint64_t gen, enum route_
      * While it is pausing the VM may still come back (pause refused): its streams end by themselves if it
      * does not. */
     bool alive = state == ROUTE_RUNNING || state == ROUTE_RESUMING || state == ROUTE_PAUSING;
-    pool_close_older(s, alive ? gen : gen + 1);
+    pool_retire_older(s, alive ? gen : gen + 1);
     if (s->waiting == WAIT_RESUME) {
         dp_timer_stop(&s->timer);
         ask(s, WAIT_LOOKUP, "");

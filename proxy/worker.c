@@ -224,6 +224,7 @@ int workers_open(struct proxy *p, int *confirm, void (*taken)(void *), struct er
         w->proxy = p;
         w->index = i;
         memory_init(w);
+        retire_init(w);
         w->loop = dp_loop_new();
         w->routes = route_reader_new(p->routes);
         if (w->loop == NULL || w->routes == NULL)

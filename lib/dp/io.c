@@ -361,6 +361,13 @@ static void shutdown_now(struct dp_io *io)
     shutdown(io->watch.fd, SHUT_WR);
 }
 
+void dp_io_mute(struct dp_io *io)
+{
+    io->failed = io->wfailed = true;
+    io->want_write = false;
+    out_free(io);
+}
+
 void dp_io_shutdown(struct dp_io *io)
 {
     if (io->watch.fd < 0 || io->shut || io->shut_wanted)

@@ -73,6 +73,10 @@ static inline bool dp_io_blocked(const struct dp_io *io)
  * again. */
 void dp_io_want_write(struct dp_io *io);
 
+/** From now on no byte passes in either direction, also none that waits here, and no callback comes but
+ * on_read; the descriptor is still to be closed. Costs no system call. */
+void dp_io_mute(struct dp_io *io);
+
 /** Half-close after the pending bytes. */
 void dp_io_shutdown(struct dp_io *io);
 /** Closes; `reset` makes the peer see an error instead of an orderly end. Idempotent. */

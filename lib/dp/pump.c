@@ -55,6 +55,8 @@ void pump_release(struct half *h)
 static enum pump_result pipe_flush(struct half *h)
 {
     while (h->in_pipe) {
+        if (h->to->failed || h->to->wfailed)
+            return PUMP_FAILED;
         ssize_t n =
             splice(h->pipe[0], NULL, h->to->watch.fd, NULL, h->in_pipe, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
         if (n < 0 && errno == EINTR)

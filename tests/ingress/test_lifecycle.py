@@ -5,6 +5,8 @@ import json
 import os
 import queue
 import random
+import select
+import selectors
 import signal
 import socket
 import struct
@@ -153,6 +155,102 @@ def a_new_generation_is_reached_and_the_old_one_never_again(c, svc, life):
     equal([s["path"] for s in new.seen], ["/b"] * 4)
     c.end(vm1)
     c.end(vm2)
+
+
+class Tunnels:
+    """A service that upgrades every connection and keeps what comes after; one thread. From the first that ends on it talks to all others."""
+
+    def __init__(self):
+        self.l = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port, self.said, self.ended, self.open = self.l.getsockname()[1], [], 0, set()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        ready = selectors.DefaultSelector()
+        ready.register(self.l, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                s = key.fileobj
+                if s is self.l:
+                    s = s.accept()[0]
+                    s.setblocking(False)
+                    ready.register(s, selectors.EVENT_READ)
+                    continue
+                try:
+                    got = s.recv(65536)
+                except ConnectionError:
+                    got = b""
+                if not got:
+                    ready.unregister(s)
+                    s.close()
+                    self.open.discard(s)
+                    self.ended += 1
+                    for other in self.open if self.ended == 1 else ():
+                        try:
+                            other.send(b"old")
+                        except OSError:
+                            pass
+                elif s in self.open:
+                    self.said.append(got)
+                else:
+                    s.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
+                    self.open.add(s)
+
+
+@test
+def thousands_of_old_streams_end_between_the_requests_of_others(c, svc, life):
+    """One thread, and a client that always has requests waiting for it: they are served between the ends. And from the first end on no old stream carries a byte."""
+    one, old, n = Cluster(config="  threads: 1\n"), Tunnels(), 1200
+    try:
+        sb, vm = one.sandbox({8000: old.port})
+        held, many = [], b"GET /init HTTP/1.1\r\n%s\r\n" % by(sb, 49983).encode() * 200  # answered by the proxy itself
+        for i in range(n):
+            k = Raw(one).send("GET /tunnel HTTP/1.1\r\n%sConnection: Upgrade\r\nUpgrade: x\r\n\r\n" % by(sb))
+            equal(k.head()[0], 101)
+            held.append(k)
+        wait_for(lambda: len(old.open) == n, why="the streams at the service")
+        beside, stop = Raw(one), threading.Event()
+
+        def ask():
+            while not stop.is_set():
+                beside.send(many)
+
+        def take():
+            try:
+                while beside.s.recv(262144):
+                    pass
+            except ConnectionResetError:
+                pass
+        threads = [threading.Thread(target=f, daemon=True) for f in (ask, take)]
+        for t in threads:
+            t.start()
+        ends = select.poll()
+        for k in held:
+            ends.register(k.s, select.POLLIN)
+        one.route(sb, 2)
+        ends.poll(60000)
+        for k in held:
+            try:
+                k.s.send(b"late")
+            except OSError:
+                pass
+        for k in held:
+            check(k.ended(60), "a byte of the old generation came through, or no end")
+        wait_for(lambda: old.ended == n, why="the ends at the service")
+        stop.set()
+        threads[0].join()
+        equal(old.said, [], "what the old generation was told after the first end")
+        beside.s.shutdown(socket.SHUT_RDWR)
+        threads[1].join()
+        one.end(one.proxies.pop())  # so that its log is whole
+        order = ["/tunnel" in l for l in open(one.dir / "access.log")]
+        first, last = order.index(True), len(order) - order[::-1].index(True)
+        between = order[first:last].count(False)
+        equal(order.count(True), n, "lines of the streams")
+        print("   %d requests of another client were served between the ends of %d streams" % (between, n))
+        check(between > 0, "all streams were closed in one turn")
+    finally:
+        one.close()
 
 
 @test
