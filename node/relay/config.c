@@ -27,5 +27,7 @@ const struct config_key relay_keys[] = {
      "open streams of all sandboxes"},
     {"stream_buffer", CONFIG_INT, offsetof(struct relay_config, stream_buffer), "4194304", 0, 1073741824,
      "bytes that the kernel may hold per stream and direction; 0 = its own maximum"},
+    {"proxy_uid", CONFIG_INT, offsetof(struct relay_config, proxy_uid), "59007", 0, 4294967294,
+     "user of this host's proxies: links of others than it, root and the relay's own are few"},
     {0},
 };

@@ -3,7 +3,7 @@
  * Invariants: every OPEN is answered once unless its link or the stream ends before; a link that has answers
  * which its proxy does not take is not read; what is counted over a link is uncounted when it ends. The
  * socket is open to every process of the host, as the relay's port on loopback is: it is the MAC of each
- * preface that opens a guest. */
+ * preface that opens a guest. Who connects as another user than proxies run as can keep none of them out. */
 #include "node/relay/relay.h"
 
 #include "lib/base/log.h"
@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINKS_MAX = 256, BUCKETS = 8192, MESSAGES_PER_TURN = 64 };
+enum { LINKS_MAX = 256, STRANGERS_MAX = 32, BUCKETS = 8192, MESSAGES_PER_TURN = 64 };
 
 enum held_state { HELD_OPENING, HELD_ANSWERING, HELD_OPEN };
 
@@ -51,6 +51,7 @@ struct link {
     struct held *streams;
     struct held *answers, **answers_end; /* that the socket did not take */
     uint32_t unanswered;
+    bool stranger;
     struct dp_task again, bury;
 };
 
@@ -145,6 +146,7 @@ static void link_end(struct link *k)
     if (k->next)
         k->next->prev = k->prev;
     k->relay->link_count--;
+    k->relay->strangers -= k->stranger;
     dp_watch_close(k->relay->loop, &k->watch);
     dp_bury(k->relay->loop, &k->bury);
 }
@@ -302,7 +304,7 @@ static void link_read(struct link *k)
             continue;
         if (n > 0 && take(k, bytes, (size_t)n))
             continue;
-        if (n > 0)
+        if (n > 0 && !k->stranger) /* others could fill the log */
             log_warn("a link said what no proxy says");
         link_end(k);
         return;
@@ -328,9 +330,20 @@ static void on_link(struct dp_watch *w, uint32_t events)
 
 /* ---- the socket ---- */
 
+/* Not a user of this host that proxies run as: its links are few, and none of theirs. */
+static bool is_stranger(const struct relay *r, int fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 ||
+           (who.uid != (uid_t)r->cfg.proxy_uid && who.uid != geteuid() && who.uid != 0);
+}
+
 static void link_start(struct relay *r, int fd)
 {
-    struct link *k = r->link_count < LINKS_MAX ? calloc(1, sizeof *k) : NULL;
+    bool stranger = is_stranger(r, fd),
+         room = stranger ? r->strangers < STRANGERS_MAX : r->link_count - r->strangers < LINKS_MAX;
+    struct link *k = room ? calloc(1, sizeof *k) : NULL;
     struct link_msg m = {.type = LINK_HELLO};
     uint8_t bytes[LINK_MSG_MAX];
     if (k == NULL) {
@@ -342,12 +355,14 @@ static void link_start(struct relay *r, int fd)
                        .next = r->links,
                        .prev = &r->links,
                        .answers_end = &k->answers,
+                       .stranger = stranger,
                        .again = {.run = on_again},
                        .bury = {.run = on_link_bury}};
     if (k->next)
         k->next->prev = &k->next;
     r->links = k;
     r->link_count++;
+    r->strangers += stranger;
     snprintf(m.address, sizeof m.address, "%s", r->cfg.address);
     if (seqpacket_send(fd, bytes, link_encode(&m, bytes), NULL, 0) != 0 ||
         dp_watch_add(r->loop, &k->watch, DP_WATCH_IN) != 0)
@@ -360,6 +375,8 @@ static void on_listener(struct dp_watch *w, uint32_t events)
     int fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         link_start(r, fd);
+    else
+        accept_failed(r);
 }
 
 int links_serve(struct relay *r, struct err *e)

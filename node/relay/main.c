@@ -18,16 +18,6 @@
 
 static struct relay relay;
 
-static void on_listener(struct dp_watch *w, uint32_t events)
-{
-    for (int i = 0; i < 64 && w->fd >= 0; i++) {
-        int fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
-            return;
-        stream_start(&relay, fd);
-    }
-}
-
 static void drain(void *data)
 {
     relay.draining = true;
@@ -71,7 +61,7 @@ static int start(struct err *e)
     given[0] = n == 1 ? fds[0] : dp_listen(relay.cfg.listen, false, e);
     if (given[0] < 0)
         return -1;
-    relay.listener = (struct dp_watch){.ready = on_listener, .fd = dup(given[0])};
+    relay.listener.fd = dup(given[0]);
     static struct dp_watch signals;
     sigset_t set;
     sigemptyset(&set);
@@ -81,9 +71,10 @@ static int start(struct err *e)
     signals = (struct dp_watch){.ready = on_signal, .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)};
     static struct dp_timer sweep = {.fire = on_sweep};
     dp_timer_start(relay.loop, &sweep, 5000);
-    if (dp_watch_add(relay.loop, &relay.listener, DP_WATCH_LISTEN) != 0 ||
-        dp_watch_add(relay.loop, &signals, EPOLLIN) != 0)
-        return err_sys(e, ERR_INTERNAL, "watching the listener");
+    if (accept_start(&relay, e) != 0)
+        return -1;
+    if (dp_watch_add(relay.loop, &signals, EPOLLIN) != 0)
+        return err_sys(e, ERR_INTERNAL, "watching for signals");
     if (links_serve(&relay, e) != 0) /* before a predecessor closes its own: proxies come here at once */
         return -1;
     if (confirm >= 0)

@@ -13,7 +13,7 @@
 struct relay_config {
     char *listen, *address, *admin_listen, *run_dir, *log_level;
     char *tls_ca, *tls_cert, *tls_key; /* required off loopback */
-    int64_t handshake_timeout_ms, max_streams_per_sandbox, max_streams, stream_buffer;
+    int64_t handshake_timeout_ms, max_streams_per_sandbox, max_streams, stream_buffer, proxy_uid;
 };
 
 /** The keys of the section, with defaults and help; ended by an entry without a name. */
@@ -40,7 +40,8 @@ struct relay {
     SSL_CTX *tls; /* NULL: plaintext on loopback */
     struct dp_watch listener, link_listener;
     struct link *links; /* connections of proxies on this host, see link.c */
-    uint32_t link_count;
+    uint32_t link_count, strangers; /* links, and those among them of other users than proxies' */
+    struct dp_timer rest; /* no descriptors were left: accepting goes on when it fires */
     struct ticket *tickets[1024];
     uint32_t open;
     bool draining;
@@ -87,6 +88,10 @@ struct door {
 void door_open(struct door *d, struct relay *r, const struct ticket *t, uint16_t port, int64_t deadline_ms);
 void door_close(struct door *d, bool reset); /* idempotent; one that was never opened has io.watch.fd = -1 */
 
+/** Begins to accept on r->listener.fd. */
+int accept_start(struct relay *r, struct err *e);
+/** accept4 has failed: where it is for want of descriptors, both listeners rest for a while. */
+void accept_failed(struct relay *r);
 /** Takes over an accepted connection. */
 void stream_start(struct relay *r, int fd);
 

@@ -131,7 +131,7 @@ class Cluster:
         p.admin = admin
         return p
 
-    def start_proxy(self, i=0, port=None, tls_port=None):
+    def start_proxy(self, i=0, port=None, tls_port=None, link=None, more=""):
         port, tls_port, admin = port or free_port(), tls_port or free_port(), free_port()
         run = self.dir / ("proxy%d" % i)
         (run / "proxy").mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ class Cluster:
             "proxy:\n  listen: 127.0.0.1:%d\n  tls_listen: 127.0.0.1:%d\n  admin_listen: 127.0.0.1:%d\n  api: 127.0.0.1:%d\n"
             "  lifecycle: 127.0.0.1:%d\n  access_log: %s\n  relay_link: %s\n%s"
             % (self.redis_port, self.dir, run, port, tls_port, admin, self.api_port, self.lifecycle_port,
-               self.dir / "access.log" if self.access_log else '""', '""' if i in self.tcp else self.run / "relay/link.sock", self.extra))
+               self.dir / "access.log" if self.access_log else '""', '""' if i in self.tcp else link or self.run / "relay/link.sock", self.extra + more))
         p = self.spawn([BUILD / "proxy/cube-proxy", "--config", conf], "proxy%d" % i)
         p.port, p.tls_port, p.admin, p.index = port, tls_port, admin, i
 

@@ -3,14 +3,15 @@ import hashlib
 import os
 import re
 import resource
+import signal
 import socket
 import struct
 import sys
 import threading
 import time
 
-from check import check, equal, run, test
-from cluster import BUILD, Cluster, free_port, listening, sandbox_id, wait_for
+from check import Skip, check, equal, run, test
+from cluster import BUILD, Cluster, die_with_parent, free_port, listening, sandbox_id, wait_for
 from service import Service, pattern, pattern_sha
 from test_http1 import Raw, by, get, upgrade
 from test_lifecycle import BAD_MAC, CLOSED, LIMIT, NOT_READY, OK, STALE, UNKNOWN, preface
@@ -333,6 +334,141 @@ def a_descriptor_for_which_a_proxy_has_no_room_is_not_counted(c, svc):
     c.end(p)
     linked(c)
     c.end(vm)
+
+
+def as_another_user(f, *args):
+    """Runs f in a process of a user that is neither root nor anybody's here; it stays until its pipe is closed. Returns (pid, pipe, what f said)."""
+    said, say = os.pipe()
+    stay, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(said)
+            os.close(go)
+            die_with_parent()
+            os.setgroups([])
+            os.setresgid(61234, 61234, 61234)
+            os.setresuid(61234, 61234, 61234)
+            os.write(say, str(f(*args)).encode())
+            os.read(stay, 1)
+        finally:
+            os._exit(0)
+    os.close(say)
+    os.close(stay)
+    what = os.read(said, 1000)
+    os.close(said)
+    return pid, go, what
+
+
+@test
+def links_of_other_users_keep_no_proxy_out(c, svc):
+    if os.geteuid() != 0:
+        raise Skip("needs root, to be another user")
+    for d in (c.dir, c.run):
+        d.chmod(0o711)  # as on a host
+    linked(c)
+    before = metric(c.relay, "cube_relay_links")
+
+    def hostile():
+        kept, welcome = [], 0
+        for _ in range(400):
+            kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            kept[-1].connect(str(c.run / "relay/link.sock"))
+        for s in kept:
+            try:
+                welcome += len(s.recv(4096)) > 0
+            except ConnectionResetError:
+                pass
+        globals()["hostage"] = kept
+        return welcome
+    pid, go, welcome = as_another_user(hostile)
+    try:
+        equal((welcome, metric(c.relay, "cube_relay_links") - before), (b"32", 32), "links of another user")
+        p = c.start_proxy(9)
+        linked_more = lambda: metric(c.relay, "cube_relay_links") == before + 32 + WORKERS
+        wait_for(linked_more, why="the links of a proxy that comes after")
+        sb, vm = c.sandbox({8000: svc.port})
+        was = streams(p, "link")
+        equal(Raw(c, port=p.port).send("GET / HTTP/1.1\r\n%s\r\n" % by(sb)).answer()[0], 200)
+        check(streams(p, "link") > was, "its stream came over TCP")
+        c.end(p)
+        c.end(vm)
+    finally:
+        os.close(go)
+        os.waitpid(pid, 0)
+    wait_for(lambda: metric(c.relay, "cube_relay_links") == before, why="the other user's links to be gone")
+
+
+@test
+def a_relay_goes_by_the_name_that_routes_give_it(c, svc):
+    """relay.address is what routes say, relay.listen is where it listens: behind a translated address they differ."""
+    home, port, listen = c.dir / "node3", free_port(), free_port()
+    (home / "relay").mkdir(parents=True)
+    (home / "sb").mkdir()
+    conf, admin = c.dir / "node3.yaml", free_port()
+    conf.write_text("common:\n  run_dir: %s\n  state_dir: %s\nrelay:\n  listen: 127.0.0.1:%d\n  address: 127.0.0.9:%d\n  admin_listen: 127.0.0.1:%d\n" % (home, home, listen, port, admin))
+    relay = c.spawn([BUILD / "node/relay/cube-relay", "--config", conf], "relay3")
+    wait_for(lambda: listening(listen) and listening(admin), why="the relay with another name")
+    p = c.start_proxy(10, link=home / "relay/link.sock")
+    wait_for(lambda: metric(p, "cube_proxy_relay_links") == WORKERS, why="its links")
+    sb, vm = c.sandbox({8000: svc.port})
+    os.rename(c.run / "sb" / sb, home / "sb" / sb)
+    for relay_name, way, other in (("127.0.0.9:%d" % port, "link", "tcp"), ("127.0.0.1:%d" % listen, "tcp", "link")):
+        c.route(sb, 1, relay=relay_name)
+        before = streams(p, way), streams(p, other)
+
+        def served():
+            k = Raw(c, port=p.port)
+            ok = k.send("GET / HTTP/1.1\r\n%sConnection: close\r\n\r\n" % by(sb)).answer()[0] == 200
+            k.f.close()
+            k.s.close()
+            return ok and streams(p, way) > before[0]
+        wait_for(served, why="a stream to %s by %s" % (relay_name, way))
+        if way == "link":
+            equal(streams(p, other), before[1], "nobody listens on the other name")
+    relay.kill()
+    c.end(relay)
+    c.end(p)
+    c.end(vm)
+
+
+@test
+def a_relay_that_stands_still_holds_no_stream_up(c, svc):
+    """SIGSTOP: its socket takes questions and answers none. What it has handed over goes on, new streams end with 503 within the time for connecting, and when it
+    goes on it has counted nothing wrong."""
+    linked(c)
+    p = c.start_proxy(11, more="  connect_timeout: 1s\n")
+    linked(c, p)
+    sb, vm = c.sandbox({8000: svc.port, 49983: svc.port})
+    fresh, vm2 = c.sandbox({8000: svc.port, 49983: svc.port})
+    ws = upgrade(c, sb, port=p.port)
+    equal(ws.send("before").f.read(6), b"before")
+    up = Raw(c, port=p.port).send("POST /upload HTTP/1.1\r\n%sContent-Length: 9\r\n\r\nhalf " % by(sb))
+    wait_for(lambda: activity(c, sb)[1] == 2, why="both streams, counted")
+    k = Raw(c, port=p.port)
+    equal(k.send("GET /health HTTP/1.1\r\n%s\r\n" % by(fresh)).answer()[0], 200)
+    os.kill(c.relay.pid, signal.SIGSTOP)
+    try:
+        t = time.monotonic()
+        status = k.send("GET /health HTTP/1.1\r\n%s\r\n" % by(fresh)).answer()[0]
+        check(status == 200 or time.monotonic() - t > 1, "a kept stream gave %d" % status)  # kept for 4 s: a machine that stood still for so long has none
+        equal(ws.send("during").f.read(6), b"during")
+        t = time.monotonic()
+        new = [Raw(c, port=p.port).send("GET /health HTTP/1.1\r\n%s\r\n" % by(sb, 49983)) for _ in range(4)]
+        equal([n.answer()[0] for n in new], [503] * 4, "new streams while the relay stands still")
+        print("   503 after %.1f s" % (time.monotonic() - t))
+        equal(ws.send("still").f.read(5), b"still")
+        equal(up.send("full").answer()[0], 200)
+    finally:
+        os.kill(c.relay.pid, signal.SIGCONT)
+    wait_for(lambda: Raw(c, port=p.port).send("GET /health HTTP/1.1\r\n%sConnection: close\r\n\r\n" % by(sb, 49983)).answer()[0] == 200, why="new streams when it goes on")
+    ws.s.shutdown(socket.SHUT_RDWR)
+    ws.s.close()
+    c.end(p)
+    wait_for(lambda: activity(c, sb)[1] == 0 and activity(c, fresh)[1] == 0, why="the counts")
+    linked(c)
+    c.end(vm)
+    c.end(vm2)
 
 
 @test
