@@ -219,7 +219,12 @@ static bool head_take(struct back *b, const char *p, size_t n)
 static void trailers_finish(struct back *b)
 {
     struct http_head *t = &b->worker->response;
-    if (b->trailers.len > 2 && http_parse_trailers(b->trailers.data, b->trailers.len, t) == 0) {
+    if (b->trailers.failed ||
+        (b->trailers.len > 2 && http_parse_trailers(b->trailers.data, b->trailers.len, t) != 0)) {
+        back_lost(b);
+        return;
+    }
+    if (b->trailers.len > 2) {
         struct buf text = b->trailers; /* outlives the back: the front copies */
         b->trailers = (struct buf){0};
         answer_complete(b, t);

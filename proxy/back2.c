@@ -108,9 +108,10 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
         h->fields = (struct buf){0};
         buf_puts(&text, "\r\n");
         bool ok = !text.failed && http_parse_trailers(text.data, text.len, t) == 0;
-        answer_finish(h, ok ? t : NULL);
+        if (ok)
+            answer_finish(h, t);
         buf_free(&text);
-        return 0;
+        return ok ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE; /* the answer does not end as if it were whole */
     }
     answer_finish(h, NULL);
     return 0;

@@ -1,5 +1,6 @@
 /* The scanner of chunked bodies. Invariant: sizes are plain hex of at most 15 digits, every line ends in
- * CRLF, extensions and trailers are bounded; nothing else is a chunked body. */
+ * CRLF, extensions and trailers are bounded;
+ * trailers are header fields that may come late; nothing else is a chunked body. */
 #include "proxy/chunked.h"
 
 #include <string.h>
@@ -12,12 +13,14 @@ enum {
     DATA_CR,
     DATA_LF,
     TRAILER_START,
-    TRAILER_LINE,
+    TRAILER_NAME,
+    TRAILER_VALUE,
     TRAILER_LF,
     END_LF,
     END = CHUNKED_STATE_END
 };
 enum { EXTENSION_MAX = 1024 };
+_Static_assert(sizeof "e2b-traffic-access-token" - 1 <= CHUNKED_NAME_MAX, "the longest forbidden name");
 
 static int hex_value(char c)
 {
@@ -54,6 +57,14 @@ static bool extension_step(struct chunked *c, char ch)
     return http_value_valid(&ch, 1) && ++c->extra <= EXTENSION_MAX;
 }
 
+/* Of a name that is longer than all forbidden ones the rest is not needed. */
+static bool name_step(struct chunked *c, char ch)
+{
+    if (c->name_len < sizeof c->name)
+        c->name[c->name_len++] = ch;
+    return http_name_valid(&ch, 1) && ++c->extra <= HTTP_TRAILER_MAX;
+}
+
 static bool step(struct chunked *c, char ch)
 {
     switch (c->state) {
@@ -73,10 +84,15 @@ static bool step(struct chunked *c, char ch)
         c->digits = 0;
         return ch == '\n';
     case TRAILER_START:
-        c->state = ch == '\r' ? END_LF : TRAILER_LINE;
-        return ++c->extra <= HTTP_TRAILER_MAX &&
-               (ch == '\r' || (http_value_valid(&ch, 1) && ch != ' ' && ch != '\t'));
-    case TRAILER_LINE:
+        c->state = ch == '\r' ? END_LF : TRAILER_NAME;
+        c->name_len = 0;
+        return ch == '\r' || (++c->lines <= HTTP_HEADERS_MAX && name_step(c, ch));
+    case TRAILER_NAME:
+        if (ch != ':')
+            return name_step(c, ch);
+        c->state = TRAILER_VALUE;
+        return ++c->extra <= HTTP_TRAILER_MAX && !http_trailer_forbidden((struct str){c->name, c->name_len});
+    case TRAILER_VALUE:
         if (ch == '\r')
             c->state = TRAILER_LF;
         return ++c->extra <= HTTP_TRAILER_MAX && (ch == '\r' || http_value_valid(&ch, 1));

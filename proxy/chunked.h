@@ -1,15 +1,18 @@
 /* Chunked coding (RFC 9112 §7.1), scanned and not decoded: the bytes can be passed on as they are, with
  * extensions and trailers, while the scanner knows where the body ends and refuses what is not exactly the
- * grammar. */
+ * grammar, and trailers that http_parse_trailers would refuse. */
 #pragma once
 
 #include "proxy/http1.h"
 
-enum { CHUNKED_STATE_END = 10 }; /* `state` after the last byte */
+enum { CHUNKED_STATE_END = 11 }; /* `state` after the last byte */
+enum { CHUNKED_NAME_MAX = 24 };
 
 struct chunked {
     uint8_t state;
-    uint8_t digits;
+    uint8_t digits, lines; /* lines of trailers */
+    uint8_t name_len;
+    char name[CHUNKED_NAME_MAX + 1]; /* of the trailer, as far as it matters */
     uint32_t extra; /* bytes of this extension, or of the trailers */
     uint64_t left;  /* of this chunk's data */
 };

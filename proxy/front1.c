@@ -325,7 +325,7 @@ static void on_timer(struct dp_timer *t)
         return;
     }
     if (c->state == FRONT_HEAD && c->in_len) {
-        front1_refuse(c, ANSWER_REQUEST_TIMEOUT);
+        front1_refuse(c, ANSWER_REQUEST_TIMEOUT, c->in + c->in_off, c->in_len);
         return;
     }
     int64_t limit = c->state == FRONT_HEAD ? cfg->keepalive_timeout_ms : cfg->idle_timeout_ms;

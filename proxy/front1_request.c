@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* A head that cannot be parsed: answered without an exchange of its own. */
-void front1_refuse(struct front1 *c, enum answer_kind kind)
+void front1_refuse(struct front1 *c, enum answer_kind kind, const char *p, size_t n)
 {
     char out[512];
     const char *text = kind == ANSWER_HEAD_TOO_LARGE    ? "Request header fields too large"
@@ -15,12 +15,12 @@ void front1_refuse(struct front1 *c, enum answer_kind kind)
     int status = kind == ANSWER_HEAD_TOO_LARGE ? 431 : kind == ANSWER_REQUEST_TIMEOUT ? 408 : 400;
     char body[128];
     int length = snprintf(body, sizeof body, "{\"message\":\"%s\",\"code\":%d}", text, status);
-    int n = snprintf(out, sizeof out,
+    int total = snprintf(out, sizeof out,
                      "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nConnection: "
                      "close\r\n\r\n%s",
                      status, http_reason(status), length, body);
-    dp_io_write(&c->io, out, (size_t)n);
-    stats_add("refused_heads");
+    dp_io_write(&c->io, out, (size_t)total);
+    access_log_refused(c->worker, c->address, p, n, status, c->head_ms);
     front1_linger(c);
 }
 
@@ -75,7 +75,7 @@ static bool head_take(struct front1 *c, const char *p, size_t n)
     int rc = exchange_parse(x);
     if (rc != 0) {
         exchange_discard(x);
-        front1_refuse(c, rc == HTTP_TOO_LARGE ? ANSWER_HEAD_TOO_LARGE : ANSWER_BAD_REQUEST);
+        front1_refuse(c, rc == HTTP_TOO_LARGE ? ANSWER_HEAD_TOO_LARGE : ANSWER_BAD_REQUEST, p, n);
         return false;
     }
     const struct http_head *m = &w->request;
@@ -117,7 +117,8 @@ size_t front1_bytes_take(struct front1 *c, const char *p, size_t n)
         return 0;
     }
     if (end < 0) {
-        front1_refuse(c, end == HTTP_TOO_LARGE ? ANSWER_HEAD_TOO_LARGE : ANSWER_BAD_REQUEST);
+        front1_refuse(c, end == HTTP_TOO_LARGE ? ANSWER_HEAD_TOO_LARGE : ANSWER_BAD_REQUEST, p + skipped,
+                      n - skipped);
         return n;
     }
     size_t used = skipped + (size_t)end;

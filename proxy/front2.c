@@ -91,6 +91,8 @@ static void on_send(struct dp_task *t)
             return;
     }
     bool over = !nghttp2_session_want_read(c->session) && !nghttp2_session_want_write(c->session);
+    if (over && !c->client_left && !c->leaving && !c->draining)
+        front2_broken(c, 400); /* nghttp2 has ended it */
     if (!(over || (c->draining && c->streams == 0)) || dp_io_blocked(&c->io))
         return;
     if (!c->client_left || c->draining)
@@ -114,6 +116,7 @@ static bool bytes_take(struct front2 *c, const char *p, size_t n)
         return false;
     if (used < 0) {
         stats_add("h2_flood");
+        front2_broken(c, 400);
         h2_flush(c->session, &c->io); /* the GOAWAY, if there is one */
         front_close(c, false);
         return false;
@@ -173,6 +176,8 @@ static void on_timer(struct dp_timer *t)
         dp_timer_start(c->worker->loop, t, limit - quiet);
         return;
     }
+    if (c->head_ms)
+        front2_broken(c, 408);
     nghttp2_session_terminate_session(c->session, c->head_ms ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_NO_ERROR);
     h2_flush(c->session, &c->io);
     front_close(c, false);

@@ -11,6 +11,7 @@ struct front2 {
     nghttp2_session *session;
     struct stream2 *all;
     bool closed, tls, draining, read_again;
+    bool broken;      /* it broke the protocol, and the access log says so */
     bool client_left; /* its GOAWAY came: no new streams */
     bool leaving;     /* it was told that ours will come: streams that it has sent by then are still taken */
     uint32_t streams;
@@ -29,7 +30,7 @@ struct stream2 {
     struct exchange *x;
     struct buf fields, cookie, method, path, authority, host;
     uint32_t field_bytes, field_count;
-    bool head_done, request_ended, too_large;
+    bool head_done, request_ended, too_large, refused;
     struct buf in;     /* body bytes that the back does not take yet */
     size_t unconsumed; /* received and not yet given back to flow control */
     size_t dropped;    /* received after the whole answer */
@@ -49,5 +50,7 @@ void front2_send_soon(struct front2 *c);
 void front2_consume(struct stream2 *s);
 /** Hands over what the back takes now. */
 void front2_request_feed(struct stream2 *s);
+/** The connection ends for the client's fault: says so once in the access log. */
+void front2_broken(struct front2 *c, int status);
 /** Sets the callbacks that receive requests (front2_request.c). */
 void front2_request_callbacks(nghttp2_session_callbacks *cb);

@@ -23,9 +23,16 @@ static void request_finish(struct stream2 *s)
     if (!s->request_ended || s->in.len || x == NULL || x->back == NULL || x->request_done)
         return;
     struct http_head trailers, *t = NULL;
-    if (s->fields.len > 2 && s->head_done &&
-        http_parse_trailers(s->fields.data, s->fields.len, &trailers) == 0)
+    if (s->fields.len > 2 || s->too_large) {
+        int rc = s->too_large ? HTTP_TOO_LARGE
+                              : http_parse_trailers(s->fields.data, s->fields.len, &trailers);
+        if (rc != 0) { /* without them the request would not be what was sent */
+            exchange_fail(x, rc == HTTP_BAD ? ANSWER_BAD_REQUEST : ANSWER_HEAD_TOO_LARGE,
+                          rc == HTTP_BAD ? "Invalid trailers" : NULL);
+            return;
+        }
         t = &trailers;
+    }
     x->request_done = true;
     x->back->finish(x, t);
 }
@@ -171,14 +178,41 @@ static bool host_differs(struct stream2 *s)
            (s->authority.len != s->host.len || memcmp(s->authority.data, s->host.data, s->host.len) != 0);
 }
 
+/* One that gets no exchange. What its head has said so far is all that is known. */
+static void refused_log(struct stream2 *s, int status)
+{
+    struct front2 *c = s->c;
+    _cleanup_buf_ struct buf text = {0};
+    buf_append(&text, s->method.data, s->method.len);
+    buf_putc(&text, ' ');
+    buf_append(&text, s->path.data, s->path.len);
+    access_log_refused(c->worker, c->address, text.data, text.len, status, c->head_ms);
+}
+
+void front2_broken(struct front2 *c, int status)
+{
+    if (c->broken)
+        return;
+    c->broken = true;
+    for (struct stream2 *s = c->all; s; s = s->next) {
+        if (!s->head_done && !s->refused) {
+            s->refused = true;
+            refused_log(s, status);
+            return;
+        }
+    }
+    access_log_refused(c->worker, c->address, "", 0, status, c->head_ms);
+}
+
 static int refuse(struct stream2 *s, const char *status)
 {
+    s->refused = true;
+    refused_log(s, status[1] == '0' ? 400 : 431);
     nghttp2_nv nv[] = {{(uint8_t *)":status", (uint8_t *)status, 7, 3, 0},
                        {(uint8_t *)"content-length", (uint8_t *)"0", 14, 1, 0}};
     nghttp2_submit_response(s->c->session, s->id, nv, 2, NULL);
     if (!s->request_ended)
         nghttp2_submit_rst_stream(s->c->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_NO_ERROR);
-    stats_add("refused_heads");
     return 0;
 }
 
@@ -240,6 +274,22 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
     return 0;
 }
 
+/* nghttp2 has found a fault and answers it with a reset of the stream or the end of the connection. */
+static int on_invalid(nghttp2_session *session, const nghttp2_frame *f, int code, void *user)
+{
+    struct front2 *c = user;
+    if (f->hd.type != NGHTTP2_HEADERS || f->headers.cat != NGHTTP2_HCAT_REQUEST) {
+        front2_broken(c, 400);
+        return 0;
+    }
+    struct stream2 *s = nghttp2_session_get_stream_user_data(session, f->hd.stream_id);
+    if (s && !s->refused) {
+        s->refused = true;
+        refused_log(s, 400);
+    }
+    return 0;
+}
+
 static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, void *user)
 {
     struct front2 *c = user;
@@ -264,5 +314,6 @@ void front2_request_callbacks(nghttp2_session_callbacks *cb)
     nghttp2_session_callbacks_set_on_header_callback(cb, on_header);
     nghttp2_session_callbacks_set_on_frame_recv_callback(cb, on_frame);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(cb, on_data);
+    nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(cb, on_invalid);
     nghttp2_session_callbacks_set_on_stream_close_callback(cb, on_stream_close);
 }

@@ -301,18 +301,40 @@ int http_parse_response(const char *p, size_t n, struct http_head *m)
     return m->chunked && (m->content_length >= 0 || m->minor == 0) ? HTTP_BAD : 0;
 }
 
+bool http_trailer_forbidden(struct str name)
+{
+    switch (header_id(name)) {
+    case HDR_HOST:
+    case HDR_CONTENT_LENGTH:
+    case HDR_TRANSFER_ENCODING:
+    case HDR_CONNECTION:
+    case HDR_KEEP_ALIVE:
+    case HDR_PROXY_CONNECTION:
+    case HDR_TE:
+    case HDR_UPGRADE:
+    case HDR_HTTP2_SETTINGS:
+    case HDR_EXPECT:
+    case HDR_SANDBOX_ID:
+    case HDR_SANDBOX_PORT:
+    case HDR_TRAFFIC_TOKEN:
+    case HDR_X_FORWARDED_FOR:
+    case HDR_X_FORWARDED_PROTO:
+    case HDR_X_FORWARDED_HOST:
+        return true;
+    default:
+        return str_is(name, "trailer") || str_is(name, "content-encoding") || str_is(name, "content-range");
+    }
+}
+
 int http_parse_trailers(const char *p, size_t n, struct http_head *m)
 {
     m->method = m->target = m->authority = m->reason = (struct str){"", 0};
     m->status = 0;
     m->minor = 1;
     int rc = headers_parse(p, p + n, m);
-    if (rc != 0)
-        return rc;
-    /* Framing and routing cannot be changed after the fact (RFC 9110 §6.5.1). */
-    return http_has(m, HDR_CONTENT_LENGTH) || http_has(m, HDR_TRANSFER_ENCODING) || http_has(m, HDR_HOST)
-               ? HTTP_BAD
-               : 0;
+    for (uint16_t i = 0; i < m->count && rc == 0; i++)
+        rc = http_trailer_forbidden(m->h[i].name) ? HTTP_BAD : 0;
+    return rc;
 }
 
 bool http_hop_by_hop(const struct http_head *m, const struct http_header *h)

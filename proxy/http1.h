@@ -93,7 +93,10 @@ int http_head_end(struct http_scan *s, const char *p, size_t n);
  * headers). */
 int http_parse_request(const char *p, size_t n, struct http_head *out);
 int http_parse_response(const char *p, size_t n, struct http_head *out);
-/** Header lines up to an empty line, without a first line (chunked trailers). */
+/** Whether a field may not come in a trailer: framing, routing and what belongs to one hop cannot be changed
+ * after the fact (RFC 9110 §6.5.1), nor can what this proxy vouches for. */
+bool http_trailer_forbidden(struct str name);
+/** Header lines up to an empty line, without a first line (chunked trailers). A forbidden one is HTTP_BAD. */
 int http_parse_trailers(const char *p, size_t n, struct http_head *out);
 
 /** Whether the header belongs to one hop and is not passed on: Connection, what it names, and the classic

@@ -450,6 +450,10 @@ void stats_link(int more);        /* links to the relay of this host: 1 or -1 */
 void stats_stream(bool by_link);  /* one was opened */
 void stats_add(const char *what); /* "reset_flood" … */
 void access_log(struct exchange *x);
+/** A request that got no exchange: its head is `n` bytes at `head`, as far as it is known, or "METHOD path".
+ * `began_ms` 0: not known. */
+void access_log_refused(struct worker *w, const char *client, const char *head, size_t n, int status,
+                        int64_t began_ms);
 bool access_log_on(void);
 void access_log_flush(struct worker *w);
 int access_log_open(const char *path, struct err *e); /* "" = none, "-" = stderr */

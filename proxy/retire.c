@@ -1,7 +1,7 @@
 /* Connections of a generation that is over. Taking them out of service costs no system call, so it is done at
  * once for all of them; closing thousands takes the kernel tens of milliseconds, so that is done in slices,
- * between which the worker serves others. Invariant: a retired connection is in no pool, and neither takes nor
- * gives a byte, whatever its exchange, its socket or the relay's link still say. */
+ * between which the worker serves others. Invariant: a retired connection is in no pool, and neither takes
+ * nor gives a byte, whatever its exchange, its socket or the relay's link still say. */
 #include "proxy/proxy.h"
 
 #include "lib/base/clock.h"

@@ -5,6 +5,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/jsonw.h"
 #include "lib/base/log.h"
+#include "lib/net/crypto.h"
 #include "lib/net/metrics.h"
 
 #include <fcntl.h>
@@ -173,30 +174,78 @@ int access_log_open(const char *path, struct err *e)
     return log_fd < 0 ? err_sys(e, ERR_INVALID, "opening the access log %s", path) : 0;
 }
 
+/* What every line says. */
+static struct jsonw line_begin(struct worker *w, const char *client, const char *sandbox, uint16_t port,
+                               const char *request, int status)
+{
+    struct jsonw j = jsonw_start(&w->log);
+    jsonw_obj(&j);
+    jsonw_key(&j, "ts");
+    jsonw_time_ms(&j, clock_realtime_ms());
+    jsonw_kstr(&j, "client", client);
+    jsonw_kstr(&j, "sandbox", sandbox);
+    jsonw_kint(&j, "port", port);
+    jsonw_kstr(&j, "request", request);
+    jsonw_kint(&j, "status", status);
+    return j;
+}
+
+static void line_end(struct worker *w, struct jsonw *j, const char *trace)
+{
+    jsonw_kstr(j, "trace", trace);
+    jsonw_obj_end(j);
+    buf_putc(&w->log, '\n');
+    if (w->log.len >= LOG_FLUSH)
+        access_log_flush(w);
+}
+
 void access_log(struct exchange *x)
 {
     if (log_fd < 0)
         return;
     struct worker *w = x->worker;
-    struct jsonw j = jsonw_start(&w->log);
-    jsonw_obj(&j);
-    jsonw_key(&j, "ts");
-    jsonw_time_ms(&j, clock_realtime_ms());
-    jsonw_kstr(&j, "client", x->client);
-    jsonw_kstr(&j, "sandbox", x->id);
-    jsonw_kint(&j, "port", x->port);
-    jsonw_kstr(&j, "request", x->line);
-    jsonw_kint(&j, "status", x->status);
+    struct jsonw j = line_begin(w, x->client, x->id, x->port, x->line, x->status);
     jsonw_kint(&j, "in", (int64_t)x->bytes_in);
     jsonw_kint(&j, "out", (int64_t)x->bytes_out);
     jsonw_kint(&j, "us", dp_now_us(w->loop) - x->start_us);
     if (x->woke)
         jsonw_kint(&j, "wake_ms", x->wake_ms);
-    jsonw_kstr(&j, "trace", x->trace);
-    jsonw_obj_end(&j);
-    buf_putc(&w->log, '\n');
-    if (w->log.len >= LOG_FLUSH)
-        access_log_flush(w);
+    line_end(w, &j, x->trace);
+}
+
+/* "METHOD /path" when the head begins so: of anything else nothing is said, it may be a secret. */
+static void garbled_line(char out[80], const char *p, size_t n)
+{
+    size_t i = 0, method = 0;
+    while (method < n && p[method] != ' ')
+        method++;
+    if (method < n && method <= 32 && http_name_valid(p, method)) {
+        memcpy(out, p, method);
+        out[method] = ' ';
+        for (i = method + 1; i < n && i < 79 && (uint8_t)p[i] > ' ' && p[i] != 0x7f && p[i] != '?'; i++)
+            out[i] = p[i];
+        out[i] = 0;
+    } else {
+        memcpy(out, "-", 2);
+    }
+}
+
+void access_log_refused(struct worker *w, const char *client, const char *head, size_t n, int status,
+                        int64_t began_ms)
+{
+    uint8_t id[16];
+    char trace[33], line[80];
+    stats_add("refused_heads");
+    if (log_fd < 0)
+        return;
+    garbled_line(line, head, n);
+    random_bytes(id, sizeof id);
+    hex_encode(id, sizeof id, trace);
+    struct jsonw j = line_begin(w, client, "", 0, line, status);
+    jsonw_kint(&j, "in", 0);
+    jsonw_kint(&j, "out", 0);
+    jsonw_kint(&j, "us", began_ms ? (dp_now_ms(w->loop) - began_ms) * 1000 : 0);
+    line_end(w, &j, trace);
 }
 
 void access_log_flush(struct worker *w)

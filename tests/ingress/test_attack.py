@@ -148,6 +148,80 @@ def odd_framing_is_refused(c, sb, svc):
     alive(c, sb)
 
 
+class Trailing:
+    """A service that answers with chunks and the trailers it is told."""
+
+    def __init__(self):
+        self.listener, self.trailers = socket.create_server(("127.0.0.1", 0)), b""
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            s = self.listener.accept()[0]
+            s.recv(65536)
+            s.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n" + self.trailers + b"\r\n\r\n")
+            s.close()
+
+
+BAD_TRAILERS = ["no colon", "GET /smuggled HTTP/1.1", "X : 1", ": 1", "X(: 1", "X: a\x00b", "X: a\rb", "X: 1\r\n folded", "ok: 1\r\nContent-Length: 5", "Transfer-Encoding: chunked", "Host: localhost",
+                "Connection: close", "TE: trailers", "Upgrade: h2c", "Trailer: x", "Expect: 100-continue", "X-Forwarded-For: 127.0.0.1", "E2b-Sandbox-Id: x", "x: 1\r\n" * 100 + "x: 1", "x: " + "x" * 8192]
+
+
+@test
+def trailers_are_as_strict_as_heads_in_both_directions(c, sb, svc):
+    svc.seen.clear()
+    for bad in BAD_TRAILERS:
+        k = Raw(c).send("POST /upload HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n" % by(sb))
+        status, headers, body = k.send(b"3\r\nabc\r\n0\r\n%s\r\n\r\n" % bad.encode()).answer()
+        equal((status, headers.get("connection"), body), (400, "close", b"Invalid chunked body"), bad[:40])
+        check(k.ended(), "still open after " + bad[:40])
+    wait_for(lambda: all(s.get("end") for s in svc.seen), why="the ends at the service")
+    check(not any(s["end"] == "done" for s in svc.seen), "a service took such a request for whole")
+    status, _, body = Raw(c).send("POST /upload HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: good\r\nHosts:\r\n\r\n" % by(sb)).answer()
+    equal((status, body.split()[-1]), (200, b"good"))
+    # Over HTTP/2, where nghttp2 itself refuses some of them.
+    for bad, want in [(("host", "localhost"), 400), (("content-length", "5"), "reset"), (("trailer", "x"), 400), (("x-forwarded-for", "127.0.0.1"), 400), (("e2b-sandbox-id", "x"), 400),
+                      (("connection", "close"), "reset"), ((":path", "/x"), "reset"), (("x", "a\0b"), "reset"), (("x", "x" * 16000), "other")]:
+        svc.seen.clear()
+        many = [bad] * (3 if want == "other" else 1)
+        blocks = [fields(t) for t in many]
+        k = H2(c).send(frame(HEADERS, END_HEADERS, 1, request(sb, "/upload", "POST")), frame(DATA, 0, 1, b"abc"), frame(HEADERS, END_STREAM | (END_HEADERS if len(many) == 1 else 0), 1, blocks[0]),
+                       *[frame(CONTINUATION, END_HEADERS if i == len(blocks) - 1 else 0, 1, b) for i, b in enumerate(blocks) if i])
+        got = k.outcome(1)
+        check(got in (want, "closed") if want == "reset" else got == want, "trailer %s over HTTP/2 gave %s" % (bad[0], got))
+        k.close()
+        wait_for(lambda: all(s.get("end") for s in svc.seen), why="the ends at the service")
+        check(not any(s["end"] == "done" for s in svc.seen), "a service took a request with the trailer %s for whole" % bad[0])
+    # From a service: its answer does not end as if it were whole.
+    t = Trailing()
+    sb2, vm = c.sandbox({8000: t.port})
+    for bad in BAD_TRAILERS + ["X-Sum: good"]:
+        t.trailers = bad.encode()
+        k = Raw(c).send("GET / HTTP/1.1\r\n%s\r\n" % by(sb2))
+        whole = b""
+        try:
+            while not whole.endswith(b"\r\n\r\n") or b"0\r\n" not in whole:
+                b = k.s.recv(65536)
+                if not b:
+                    break
+                whole += b
+        except ConnectionResetError:
+            pass
+        k2 = H2(c).send(frame(HEADERS, END_HEADERS | END_STREAM, 1, request(sb2)))
+        kinds = []
+        while True:
+            got = k2.read()
+            if got is None or (got[2] == 1 and (got[0] == RST or got[1] & END_STREAM and got[0] in (HEADERS, DATA))):
+                kinds.append(got and got[0])
+                break
+        k2.close()
+        good = bad == "X-Sum: good"
+        equal((whole.endswith(b"\r\n\r\n") and b"\r\n0\r\n" in whole, kinds[0] in (HEADERS, DATA)), (good, good), "an answer with the trailer %r was passed on as whole (h1, h2)" % bad[:40])
+    c.end(vm)
+    alive(c, sb)
+
+
 @test
 def hosts_that_two_readers_would_read_differently(c, sb, svc):
     good = "8000-%s.cube.test" % sb

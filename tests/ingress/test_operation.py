@@ -178,6 +178,13 @@ def without_descriptors_clients_wait_and_the_proxy_rests(c, svc):
     c.end(vm)
 
 
+ENTRY = sorted("ts client sandbox port request status in out us trace".split())
+
+
+def log_lines(c, mark, n):
+    return wait_for(lambda: (lambda found: found if len(found) >= n else None)([l for l in open(c.dir / "access.log", "rb").read().split(b"\n") if mark.encode() in l]), why="%d lines of %s" % (n, mark))
+
+
 @test
 def clients_cannot_forge_the_access_log(c, svc):
     sb, vm = c.sandbox({8000: svc.port})
@@ -190,13 +197,44 @@ def clients_cannot_forge_the_access_log(c, svc):
         equal(get(c, "/" + mark + "/trace", by(sb), "traceparent: %s\r\n" % trace)[0], 200)
     equal(get(c, "/" + mark + "/" + "a" * 20000, by(sb))[0], 200)
     equal(Raw(c).send("GET /%s HTTP/1.1\r\nHost: 1-%s.a\"b\r\n\r\n" % (mark, sb)).answer()[0], 400)
-    lines = wait_for(lambda: (lambda found: found if len(found) >= 6 else None)([l for l in open(c.dir / "access.log", "rb").read().split(b"\n") if mark.encode() in l]), why="the lines")
-    equal(len(lines), 6, "lines of six requests")
-    for line in lines:
+    lines = log_lines(c, mark, 7)
+    equal(len(lines), 7, "lines of seven requests")
+    for i, line in enumerate(sorted(lines, key=lambda l: json.loads(l)["status"])):  # each thread writes its own
         entry = json.loads(line)
-        equal((entry["status"], entry["sandbox"], sorted(entry)), (200, sb, sorted("ts client sandbox port request status in out us trace".split())), line)
+        equal((entry["status"], entry["sandbox"], sorted(entry)), ((200, sb) if i < 6 else (400, "")) + (ENTRY,), line)
         check(re.fullmatch("[0-9a-f]{32}", entry["trace"]) and entry["trace"].strip("0"), "trace of %s" % line)
         check(len(entry["request"]) <= 100, "a line of its own length")
+    c.end(vm)
+
+
+@test
+def heads_that_are_refused_are_in_the_access_log(c, svc):
+    """With what is known of them: method and path, and nothing that may be a secret."""
+    sb, vm = c.sandbox({8000: svc.port})
+    secret, marks = os.urandom(6).hex(), [os.urandom(6).hex() for _ in range(9)]
+    long = "X: %s\r\n" % ("x" * 40000)
+    for mark, want, raw in [(marks[0], 400, "GET /%s?q=" + secret + " HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), (marks[1], 400, "GET /%s HTTP/1.1\r\nX: a\nb\r\n\r\n"),
+                            (marks[2], 431, "GET /%s HTTP/1.1\r\n" + long + "\r\n"), (marks[3], 400, "GET /%s\x01\r\x1b[31m" + secret + " HTTP/1.1\r\nHost: x\r\n\r\n"),
+                            (marks[4], 400, "GET /%s" + "y" * 500 + " HTTP/9.9\r\n\r\n")]:
+        equal(Raw(c).send(raw % mark).answer()[0], want, raw)
+    for first in ("%s: \x16\x03\x01%s\r\n\r\n" % (secret, secret), "\x16\x03\x01\r\n\r\n", secret + "\r\n\r\n"):
+        equal(Raw(c).send(first).answer()[0], 400)
+    for mark, want, more in [(marks[5], 400, ("x", "a\0b")), (marks[6], 400, ("Upper", "1")), (marks[7], 431, ("x", "x" * 33000))]:
+        block = request(sb, "/%s?q=%s" % (mark, secret), "GET", more)
+        k = H2(c).send(frame(HEADERS, END_STREAM, 1, block[:16000]), *[frame(9, 0, 1, block[i:i + 16000]) for i in range(16000, len(block), 16000)], frame(9, END_HEADERS, 1))
+        k.outcome(1)
+        k.close()
+    k = H2(c).send(frame(HEADERS, END_STREAM, 1, request(sb, "/" + marks[8])), frame(DATA, 0, 1, b"in the middle of a head"))
+    while k.read() is not None:
+        pass
+    for mark, want in zip(marks, [400, 400, 431, 400, 400, 400, 400, 431, 400]):
+        lines = [json.loads(l) for l in log_lines(c, mark, 1)]
+        equal([(e["status"], e["sandbox"], e["client"], sorted(e)) for e in lines], [(want, "", "127.0.0.1", ENTRY)], "lines of " + mark)
+        check(lines[0]["request"].startswith("GET /" + mark) and len(lines[0]["request"]) < 80, "request %r" % lines[0]["request"])
+        check(not any(ord(ch) < 32 for ch in lines[0]["request"]), "a control character in %r" % lines[0]["request"])
+    text = open(c.dir / "access.log").read()
+    check(secret not in text, "a query, or what may be one, in the log")
+    equal(text.count('"request":"-"'), 3, "lines of heads of which nothing is known")
     c.end(vm)
 
 

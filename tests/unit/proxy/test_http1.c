@@ -8,6 +8,7 @@
 #include "proxy/chunked.h"
 #include "proxy/http1.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static struct http_head m;
@@ -188,10 +189,44 @@ static void chunks(void **state)
                                       "1234567890abcdef0\r\n",
                                       "0\r\n X: folded\r\n\r\n",
                                       "0\r\nX: y\n\r\n",
-                                      "5\r\nhello0\r\n\r\n"};
+                                      "5\r\nhello0\r\n\r\n",
+                                      "0\r\nno colon\r\n\r\n",
+                                      "0\r\nGET / HTTP/1.1\r\n\r\n",
+                                      "0\r\nX : y\r\n\r\n",
+                                      "0\r\n: y\r\n\r\n",
+                                      "0\r\nX(: y\r\n\r\n",
+                                      "0\r\nX: a\x01\r\n\r\n",
+                                      "0\r\nX: a\r\n\tfolded\r\n\r\n",
+                                      "0\r\nOk: 1\r\nContent-Length: 5\r\n\r\n",
+                                      "0\r\ntransfer-encoding: chunked\r\n\r\n",
+                                      "0\r\nHOST: x\r\n\r\n",
+                                      "0\r\nConnection: close\r\n\r\n",
+                                      "0\r\nTrailer: x\r\n\r\n",
+                                      "0\r\nX-Forwarded-For: 1\r\n\r\n",
+                                      "0\r\nE2b-Traffic-Access-Token: x\r\n\r\n"};
+    /* Names that only begin like a forbidden one. */
+    assert_int_equal(pass_over("0\r\nHosts: x\r\ne2b-traffic-access-tokens: x\r\nTE-X:\r\n\r\n", &used),
+                     CHUNKED_END);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (pass_over(bad[i], &used) != CHUNKED_BAD)
             fail_msg("accepted: %s", bad[i]);
+}
+
+static void trailers_are_bounded(void **state)
+{
+    static char many[HTTP_TRAILER_MAX * 2];
+    size_t used, n = 0;
+    for (int lines = HTTP_HEADERS_MAX; lines <= HTTP_HEADERS_MAX + 1; lines++) {
+        n = (size_t)sprintf(many, "0\r\n");
+        for (int i = 0; i < lines; i++)
+            n += (size_t)sprintf(many + n, "a: b\r\n");
+        strcpy(many + n, "\r\n");
+        assert_int_equal(pass_over(many, &used), lines > HTTP_HEADERS_MAX ? CHUNKED_BAD : CHUNKED_END);
+    }
+    n = (size_t)sprintf(many, "0\r\na: ");
+    memset(many + n, 'v', HTTP_TRAILER_MAX);
+    strcpy(many + n + HTTP_TRAILER_MAX, "\r\n\r\n");
+    assert_int_equal(pass_over(many, &used), CHUNKED_BAD);
 }
 
 static void chunks_byte_by_byte(void **state)
@@ -223,6 +258,7 @@ int main(void)
         cmocka_unit_test(accepts),        cmocka_unit_test(refuses),
         cmocka_unit_test(head_in_pieces), cmocka_unit_test(limits),
         cmocka_unit_test(responses),      cmocka_unit_test(hop_by_hop),
-        cmocka_unit_test(chunks),         cmocka_unit_test(chunks_byte_by_byte)};
+        cmocka_unit_test(chunks),         cmocka_unit_test(chunks_byte_by_byte),
+        cmocka_unit_test(trailers_are_bounded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
