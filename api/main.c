@@ -10,6 +10,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+#define CUT_S 1 /* the most that a second signal waits for other threads */
 
 static struct settings s;
 static struct worker workers[MAX_THREADS];
@@ -69,17 +72,43 @@ static int start(struct loop *l, struct err *e)
     return 0;
 }
 
-static void on_drained(struct worker *w)
+/* On the first thread, whose loop stays free for a second signal until all have drained. */
+static void one_drained(void *data)
 {
-    if (w != &workers[0]) {
-        loop_stop(w->loop);
+    static int64_t drained;
+    if (++drained < s.api.threads)
         return;
-    }
     for (int64_t i = 1; i < s.api.threads; i++) {
         pthread_join(workers[i].thread, NULL);
         loop_free(workers[i].loop);
+        workers[i].loop = NULL;
     }
     daemon_done();
+}
+
+static void on_drained(struct worker *w)
+{
+    loop_post(workers[0].loop, one_drained, NULL);
+    if (w != &workers[0])
+        loop_stop(w->loop);
+}
+
+static void stop_loop(void *data)
+{
+    loop_stop(data);
+}
+
+static void cut(void)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += CUT_S;
+    for (int64_t i = 1; i < s.api.threads; i++)
+        if (workers[i].loop)
+            loop_post(workers[i].loop, stop_loop, workers[i].loop);
+    for (int64_t i = 1; i < s.api.threads; i++)
+        if (workers[i].loop)
+            pthread_timedjoin_np(workers[i].thread, NULL, &end);
 }
 
 static void drain_worker(void *data)
@@ -107,6 +136,7 @@ int main(int argc, char **argv)
         .config = &s,
         .start = start,
         .drain = drain,
+        .cut = cut,
         .drain_ms = 12000,
     };
     return daemon_main(&spec, argc, argv);

@@ -238,6 +238,8 @@ int daemon_main(const struct daemon_spec *spec, int argc, char **argv)
     daemon_notify("READY=1");
     loop_run(loop);
     if (cut) {
+        if (spec->cut)
+            spec->cut();
         /* Other threads may be at work, with OpenSSL too, which exit() would take from them. */
         log_info("ended");
         _exit(0);

@@ -21,6 +21,9 @@ struct daemon_spec {
     void (*drain)(void);
     /** After the loop has ended: release. May be NULL. */
     void (*stop)(void);
+    /** Instead of `stop` when draining was cut short, before _exit(): end other threads, within a moment. May
+     * be NULL. */
+    void (*cut)(void);
     int64_t drain_ms; /* how long draining may take; 0 = 10 s. A second signal ends it at once. */
 };
 

@@ -190,6 +190,19 @@ await test('wire: the rate limit answers 429 with when to come back', async () =
   equal([r.headers.get('ratelimit-limit'), r.headers.get('ratelimit-remaining')], ['5', '0'], 'RateLimit headers')
   await until(async () => (await get()).status === 200, 60000, 'the next window')
 })
+
+await test('wire: a second SIGTERM ends at once, whatever is in flight', async () => {
+  await limited.node('delay start 60000')
+  const headers = { 'X-API-Key': limited.apiKey, 'Content-Type': 'application/json' }
+  const pending = fetch(limited.url + '/v2/sandboxes', { method: 'POST', headers, body: '{"templateID":"base"}' }).then((r) => `answered ${r.status}`, () => 'cut')
+  const inFlight = async () => / [1-9]/.test((await (await fetch(limited.adminUrl + '/metrics')).text()).match(/^cube_api_requests_in_flight( .*)$/m)?.[1])
+  await until(inFlight, 30000, 'in flight')
+  const api = limited.processes.get('api')
+  api.kill('SIGTERM')
+  await until(() => limited.log('api').includes('finishing what is open'), 8000, 'it drains')
+  api.kill('SIGTERM')
+  equal([await api.ended, await pending], [0, 'cut'], 'exit status, and the request')
+})
 left.push(...(await limited.stop()))
 
 await test('api: the wire tests leave no sanitizer report', async () => equal(left, [], 'left'))
