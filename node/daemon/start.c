@@ -35,6 +35,8 @@ struct start {
     struct sandbox *sb;
     struct image image;
     bool restore, was_paused;
+    struct vm *previous; /* of a rollback: what runs until the snapshot is sure, and goes on when it is not */
+    uint64_t previous_gen;
     const char *snapshot_id;
     Cube__Node__V1__Receipt *receipt;
     struct beside host, hello;
@@ -349,6 +351,14 @@ static void undo(struct start *s, const struct err *why)
 {
     struct sandbox *sb = s->sb;
     struct vm *vm = sb->vm;
+    if (vm && vm == s->previous) { /* nothing has happened to it */
+        sb->gen = s->previous_gen;
+        sandbox_enter(sb, SB_STATE(RUNNING));
+        sandbox_set_state(sb, SB_STATE(RUNNING), "", NULL);
+        if (vm->ended)
+            sandbox_on_vm_end(sb);
+        return;
+    }
     log_console(sb);
     if (vm) { /* whoever still asks the guest gets an answer now */
         peer_free(vm->guest);
@@ -405,6 +415,8 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     s.sb = sb;
     s.snapshot_id = source_snapshot(n, req, restore, sb);
     s.was_paused = sb->state == SB_STATE(PAUSED);
+    s.previous = sb->vm;
+    s.previous_gen = sb->gen;
     sb->gen = req->gen;
     sb->kill_wanted = false;
     sb->settled = false;

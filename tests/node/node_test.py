@@ -245,6 +245,22 @@ def a_master_names_the_pause(s):
     nothing_left(s)
 
 
+def a_rollback_to_nothing_changes_nothing(s):
+    i = new_id()
+    s.ok("start", i, 1)
+    s.sh(i, 1, "echo kept > /dev/shm/f")
+    s.refused("not_found", "--restore", "--snapshot", "nothing", "start", i, 2)
+    assert s.state(i) == "RUNNING"
+    assert s.sh(i, 1, "cat /dev/shm/f") == "kept"
+    s.ok("snapshot", i, 1, "snap-before")
+    s.sh(i, 1, "rm /dev/shm/f")
+    s.ok("--restore", "--snapshot", "snap-before", "start", i, 2)
+    assert s.sh(i, 2, "cat /dev/shm/f") == "kept"
+    s.ok("kill", i, 2)
+    s.ok("rm-snapshot", "snap-before")
+    nothing_left(s)
+
+
 def what_a_pause_writes_is_not_deleted(s):
     i = new_id()
     s.ok("start", i, 1)
@@ -516,8 +532,8 @@ def the_remembered_are_bounded(s):
 
 TESTS = [receipt_states_every_fact, sockets_have_the_contract_modes, generations_only_grow,
          a_kill_of_an_older_generation_stays_one, a_kill_in_the_middle_of_a_start_leaves_nothing, wrong_commands_leave_nothing,
-         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause, what_a_pause_writes_is_not_deleted,
-         another_class_is_refused, guest_ends_by_itself, a_directory_that_is_used_again_is_empty,
+         pauses_keep_everything, filesystem_pause_boots_again, snapshots_fork, damage_is_refused, a_master_names_the_pause,
+         a_rollback_to_nothing_changes_nothing, what_a_pause_writes_is_not_deleted, another_class_is_refused, guest_ends_by_itself, a_directory_that_is_used_again_is_empty,
          node_dies_and_comes_back, commands_wait_until_sandboxes_are_taken_over, a_stop_before_all_is_taken_over,
          a_vm_that_died_meanwhile_is_lost, a_stop_leaves_sandboxes, the_deadline_is_kept_without_a_master, logs_and_metrics, many_at_once, the_remembered_are_bounded]
 
