@@ -1,4 +1,5 @@
-# Unit tests and cube-envd under AddressSanitizer + UndefinedBehaviorSanitizer, and those of lib (threads, posts, resolver) under ThreadSanitizer.
+# Unit tests, cube-envd, and cube-node with cube-jailer under AddressSanitizer + UndefinedBehaviorSanitizer, and those of lib (threads, posts,
+# resolver) under ThreadSanitizer.
 # limit: 1500 s
 set -u
 cd "$CUBE_ROOT" || exit 1
@@ -56,4 +57,14 @@ if kill -0 "$guest_alone_pid" && ! grep -q 'ERROR: \|runtime error' "$guest_work
     tail -n 60 "$guest_work/alone.log"
     echo "FAIL guest asan: the daemon's log holds a report, or it is gone"
 fi
-exit 0
+# The node's daemons where much happens at once: a report ends the daemon, which the tests notice.
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+sanitized_build "node asan" "$CUBE_ROOT/build-asan" node/daemon/cube-node node/jailer/cube-jailer >/dev/null || exit 0
+node_asan() {
+    CUBE_NODE_BUILD_DIR=$CUBE_ROOT/build-asan CUBE_CHAOS_SECONDS=10 python3 "$@" | sed 's/^\(PASS\|FAIL\|SKIP\) /\1 node asan: /'
+    return "${PIPESTATUS[0]}"
+}
+status=0
+node_asan tests/node/chaos_test.py || status=1
+node_asan tests/node/node_test.py commands_wait_until_sandboxes_are_taken_over logs_and_metrics the_remembered_are_bounded || status=1
+exit $status
