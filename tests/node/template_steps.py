@@ -152,7 +152,7 @@ def making_killed(s, settle):
 
     settle(s)
     total = once(0)
-    steps = chosen_steps(total, 2, 30)
+    steps = chosen_steps(total, 2, 15)
     for step in steps:
         once(step)
     print(f"# making: cube-node takes {total} steps; killed before {len(steps)} of them")
