@@ -1,5 +1,5 @@
-// kill -9 of every part under load, again and again, then a census: every sandbox that a client was told of is running, paused, or
-// reported lost with a reason; nodes hold exactly what the records say; no key is left of what ended.
+// kill -9 of every part under load, again and again, and parts that stand still for a while, then a census: every sandbox that a client was
+// told of is running, paused, or reported lost with a reason; nodes hold exactly what the records say; no key is left of what ended.
 import { Cluster, test, assert, equal, until, sleep, done, redisClient, proto } from './harness.mjs';
 
 const SECONDS = Number(process.env.CUBE_CHAOS_SECONDS || (process.env.LONG ? 60 : 15));
@@ -64,9 +64,14 @@ await test(`${SECONDS} s of load with kill -9 of masters, lifecycles, Redis, and
   const enough = () => tally.create > 20 && tally.kill > 2 && tally.pause > 2 && tally.resume > 0;
   while (Date.now() < end || (!enough() && Date.now() < end + 100000)) {
     await sleep(700 + Math.random() * 800);
-    const what = ['m1', 'redis', 'node', 'l1', 'm2', 'node', 'm3', 'redis', 'l2', 'node'][turn++ % 10];
-    count(`kill ${what}`);
-    if (what === 'node') {
+    const what = ['m1', 'redis', 'node', 'stop', 'l1', 'm2', 'stop', 'node', 'm3', 'redis', 'l2', 'node'][turn++ % 12];
+    count(what === 'stop' ? what : `kill ${what}`);
+    if (what === 'stop') { // also for longer than its announcement lives: what it had begun is another's by then
+      const p = c.procs.get(['m1', 'm2', 'm3', 'redis'][Math.floor(Math.random() * 4)]);
+      p?.kill('SIGSTOP');
+      await sleep(300 + Math.random() * 3500);
+      p?.kill('SIGCONT');
+    } else if (what === 'node') {
       const name = `${Math.random() < 0.5 ? 'a' : 'b'}${1 + Math.floor(Math.random() * 2)}`;
       const sim = sims[name[0]];
       await sim(`${name} silent 1`);
