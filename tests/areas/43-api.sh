@@ -6,6 +6,6 @@ CUBE_NODE_MODULES=$(tests/lib/node_modules.sh tests/api/js | tail -n 1)
 CUBE_PYTHON_ENV=$(tests/lib/pip_env.sh tests/guest/py/requirements.txt)
 export CUBE_NODE_MODULES CUBE_PYTHON_ENV
 for suite in endpoints wire hostile instances callback cli sdk; do
-    node "tests/api/$suite.mjs" || echo "FAIL api: $suite.mjs ended with status $?"
+    timeout 600 node "tests/api/$suite.mjs" || echo "FAIL api: $suite.mjs ended with status $?"
 done
 exit 0

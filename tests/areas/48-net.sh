@@ -2,12 +2,16 @@
 # limit: 1200 s
 set -u
 cd "$CUBE_ROOT" || exit 1
-tests/net/attacks.sh
-tests/net/traffic.sh
-tests/net/nodes.sh
-tests/net/world.sh
-"$CUBE_BUILD_DIR/tests/net/net-policy-test"
-"$CUBE_BUILD_DIR/tests/net/net-fuzz-test"
-"$CUBE_BUILD_DIR/tests/net/net-table-test"
-tests/net/dns.sh
-command -v node >/dev/null && tests/net/real.sh || echo "SKIP net: no node (the SDK wants 20.18 or later)"
+part() {
+    timeout 900 "$@" || echo "FAIL net: ${1##*/} ended with status $?"
+}
+part tests/net/attacks.sh
+part tests/net/traffic.sh
+part tests/net/nodes.sh
+part tests/net/world.sh
+part "$CUBE_BUILD_DIR/tests/net/net-policy-test"
+part "$CUBE_BUILD_DIR/tests/net/net-fuzz-test"
+part "$CUBE_BUILD_DIR/tests/net/net-table-test"
+part tests/net/dns.sh
+if command -v node >/dev/null; then part tests/net/real.sh; else echo "SKIP net: no node (the SDK wants 20.18 or later)"; fi
+exit 0

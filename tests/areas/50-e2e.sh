@@ -53,7 +53,7 @@ CUBE_NODE_MODULES=$(bash tests/lib/node_modules.sh tests/control | tail -n 1)/no
 export CUBE_NODE_MODULES
 cp tests/e2e/*.mjs "$work/"
 for suite in sdk bad_input node_grpc lifecycle idle memory chaos load soak; do
-    node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
+    timeout $((600 + ${CUBE_SOAK_SECONDS:-0})) node "$work/$suite.mjs" || { echo "FAIL e2e: $suite.mjs ended with status $?"; tail -n 15 "$CUBE_STATE_DIR"/log/*.log; }
 done
 image=$(guest/base/build.sh | tail -n 1) kernel=$(guest/kernel/build.sh --path "$("$CUBE_BUILD_DIR/cli/cube" doctor --kind | sed s/hardware/stock/)" | tail -n 1)
 out=$("$CUBE_BUILD_DIR/cli/cube" vm run --image "$image" --kernel "$kernel" --tools "$CUBE_BUILD_DIR/guest/tools.erofs" -- /bin/sh -c 'echo in the vm; exit 3')

@@ -31,7 +31,7 @@ eval "$("$CUBE_BUILD_DIR/cli/cube" env --state "$CUBE_STATE_DIR")"
 modules=$(bash tests/lib/node_modules.sh tests/guest/js | tail -n 1)
 ln -sfn "$modules/node_modules" "$work/node_modules"
 cp tests/nodes/nodes.mjs tests/e2e/check.mjs "$work/"
-node "$work/nodes.mjs" || echo "FAIL nodes: nodes.mjs ended with status $?"
+timeout 600 node "$work/nodes.mjs" || echo "FAIL nodes: nodes.mjs ended with status $?"
 tests/nodes/extra_node.sh stop "$work/second" || echo "FAIL nodes: the second node does not stop"
 "$CUBE_BUILD_DIR/cli/cube" down "${options[@]}" || echo "FAIL nodes: cube down"
 left=$(tests/e2e/census.sh "$work/second" "$work/second/run" "extra-$CUBE_SECOND_PORT" | grep -v '^file ')

@@ -13,7 +13,9 @@ run() {
     sanitized_setup "$kind" "$build" "$2" "$3" && sanitized_build "$kind" "$build" api/cube-api || return
     shift 3
     for suite in "$@"; do
-        CUBE_API_PROGRAM=$build/api/cube-api node "tests/api/$suite.mjs" | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"
+        CUBE_API_PROGRAM=$build/api/cube-api timeout 600 node "tests/api/$suite.mjs" | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"
+        status=${PIPESTATUS[0]}
+        [ "$status" -eq 0 ] || echo "FAIL $kind: $suite.mjs ended with status $status"
     done
 }
 

@@ -22,6 +22,8 @@ run() {
         CUBE_TEST_AREA=$kind timeout 600 node "tests/control/$suite.mjs" || echo "FAIL $kind: $suite.mjs ended with status $?"
     done
     CUBE_API_PROGRAM=$build/api/cube-api timeout 600 node tests/api/hostile.mjs | sed "s/^\(PASS\|FAIL\|SKIP\) /\1 $kind: /"
+    status=${PIPESTATUS[0]}
+    [ "$status" -eq 0 ] || echo "FAIL $kind: hostile.mjs ended with status $status"
 }
 
 # One thread: what libh2o keeps per thread is lost with a thread that ends, which only looks like a leak.
