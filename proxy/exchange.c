@@ -516,6 +516,30 @@ void exchange_answered(struct exchange *x, int status)
     head_release(x);
 }
 
+int64_t exchange_body_step(const struct worker *w)
+{
+    enum { OFTEN = 8, LONGEST_MS = 10000 };
+    int64_t step = w->proxy->cfg.body_timeout_ms / OFTEN + 1;
+    return step < LONGEST_MS ? step : LONGEST_MS;
+}
+
+bool exchange_body_due(const struct exchange *x)
+{
+    return x->state == X_SENT && x->request_body && !x->request_done && !x->may_upgrade &&
+           x->form != FORM_CONNECT && x->form != FORM_GRPC && x->worker->proxy->cfg.body_timeout_ms;
+}
+
+void exchange_body_waited(struct exchange *x)
+{
+    const struct proxy_config *cfg = &x->worker->proxy->cfg;
+    x->waited_ms += exchange_body_step(x->worker);
+    if (x->waited_ms <= cfg->body_timeout_ms ||
+        (uint64_t)(x->waited_ms - cfg->body_timeout_ms) <= x->bytes_in * 1000 / (uint64_t)cfg->body_min_rate)
+        return;
+    stats_add("slow_bodies");
+    exchange_fail(x, ANSWER_REQUEST_TIMEOUT, NULL);
+}
+
 /* Interim answers are not body bytes: no window and no full buffer of the client's holds them back, so what
  * waits of them is bounded by their number. */
 bool exchange_interim(struct exchange *x, size_t n)

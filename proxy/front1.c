@@ -329,10 +329,20 @@ static void on_timer(struct dp_timer *t)
         return;
     }
     int64_t limit = c->state == FRONT_HEAD ? cfg->keepalive_timeout_ms : cfg->idle_timeout_ms;
-    if (quiet >= limit)
+    if (quiet >= limit) {
         front1_close(c, c->state != FRONT_HEAD);
-    else
-        dp_timer_start(c->worker->loop, t, limit - quiet);
+        return;
+    }
+    int64_t next = limit - quiet, step = exchange_body_step(c->worker);
+    if (c->state == FRONT_BUSY && exchange_body_due(c->x)) {
+        struct exchange *x = c->x;
+        if (front1_can_feed(c) && !c->io.readable)
+            exchange_body_waited(x);
+        if (c->x != x)
+            return; /* it was answered: the timer is that of the end */
+        next = next < step ? next : step;
+    }
+    dp_timer_start(c->worker->loop, t, next);
 }
 
 static void on_link_drain(struct front_link *l)

@@ -42,7 +42,8 @@ void front1_in_free(struct front1 *c);
 bool front1_in_keep(struct front1 *c, const char *p, size_t n);
 /** A tunnel ends when both directions have ended and everything is written. */
 void front1_raw_check(struct front1 *c);
-/** Answers a head that cannot be parsed, of which the bytes at `p` are known, without an exchange of its own. */
+/** Answers a head that cannot be parsed, of which the bytes at `p` are known, without an exchange of its own.
+ */
 void front1_refuse(struct front1 *c, enum answer_kind kind, const char *p, size_t n);
 /** Whether the back takes body bytes now. */
 bool front1_can_feed(const struct front1 *c);

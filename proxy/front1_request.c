@@ -128,5 +128,7 @@ size_t front1_bytes_take(struct front1 *c, const char *p, size_t n)
         used += front1_body_feed(c, p + used, n - used);
     if (c->x && c->x->back)
         c->x->back->flush(c->x);
+    if (c->x && !c->body_done)
+        dp_timer_start(c->worker->loop, &c->timer, exchange_body_step(c->worker));
     return used;
 }

@@ -168,12 +168,14 @@ static void on_timer(struct dp_timer *t)
         front_close(c, false);
         return;
     }
+    bool due = front2_bodies_look(c);
     int64_t limit = c->head_ms   ? cfg->head_timeout_ms
                     : c->streams ? cfg->idle_timeout_ms
                                  : cfg->keepalive_timeout_ms,
             quiet = dp_now_ms(c->worker->loop) - (c->head_ms ? c->head_ms : c->active_ms);
     if (quiet < limit) {
-        dp_timer_start(c->worker->loop, t, limit - quiet);
+        int64_t step = exchange_body_step(c->worker);
+        dp_timer_start(c->worker->loop, t, due && step < limit - quiet ? step : limit - quiet);
         return;
     }
     if (c->head_ms)

@@ -17,6 +17,7 @@ struct front2 {
     uint32_t streams;
     size_t held; /* memory of its streams' bodies, both ways */
     int64_t active_ms;
+    int64_t bodies_ms; /* when the bodies that are not complete were last looked at */
     int64_t head_ms; /* when a head began that is not complete; 0 = none */
     struct dp_timer timer;
     struct dp_task send, bury;
@@ -52,5 +53,7 @@ void front2_consume(struct stream2 *s);
 void front2_request_feed(struct stream2 *s);
 /** The connection ends for the client's fault: says so once in the access log. */
 void front2_broken(struct front2 *c, int status);
+/** Counts the time that clients let services wait for bodies. Whether any body is due. */
+bool front2_bodies_look(struct front2 *c);
 /** Sets the callbacks that receive requests (front2_request.c). */
 void front2_request_callbacks(nghttp2_session_callbacks *cb);

@@ -57,6 +57,30 @@ void front2_request_feed(struct stream2 *s)
     request_finish(s);
 }
 
+/* Not while the connection's window is used up: then it is the service of another stream that is slow. */
+static bool client_dawdles(const struct stream2 *s)
+{
+    const struct exchange *x = s->x;
+    return x->back && s->in.len == 0 && !x->back->blocked(s->x) &&
+           nghttp2_session_get_local_window_size(s->c->session) > 0;
+}
+
+bool front2_bodies_look(struct front2 *c)
+{
+    int64_t now = dp_now_ms(c->worker->loop);
+    bool due = false, step_over = now - c->bodies_ms >= exchange_body_step(c->worker);
+    for (struct stream2 *s = c->all; s; s = s->next) {
+        if (s->x == NULL || s->request_ended || !exchange_body_due(s->x))
+            continue;
+        due = true;
+        if (step_over && client_dawdles(s))
+            exchange_body_waited(s->x);
+    }
+    if (step_over)
+        c->bodies_ms = now;
+    return due;
+}
+
 static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *p, size_t n,
                    void *user)
 {
@@ -245,6 +269,8 @@ static int request_start(struct stream2 *s)
     buf_free(&s->authority);
     buf_free(&s->host);
     buf_free(&s->cookie);
+    if (x->request_body && exchange_body_step(c->worker) < c->timer.at_ms - dp_now_ms(c->worker->loop))
+        dp_timer_start(c->worker->loop, &c->timer, exchange_body_step(c->worker));
     exchange_start(x);
     return 0;
 }

@@ -33,9 +33,9 @@ struct proxy_config {
     char *listen, *tls_listen, *admin_listen, *domain, *api, *lifecycle, *redis, *redis_user,
         *redis_password_file, *run_dir, *key_dir, *state_dir, *cell, *access_log, *tls_cert, *tls_key,
         *relay_ca, *relay_cert, *relay_key, *relay_link;
-    int64_t threads, max_per_sandbox, max_per_client, stream_buffer, max_buffered;
-    int64_t head_timeout_ms, keepalive_timeout_ms, idle_timeout_ms, connect_timeout_ms, wake_timeout_ms,
-        drain_timeout_ms;
+    int64_t threads, max_per_sandbox, max_per_client, stream_buffer, max_buffered, body_min_rate;
+    int64_t head_timeout_ms, body_timeout_ms, keepalive_timeout_ms, idle_timeout_ms, connect_timeout_ms,
+        wake_timeout_ms, drain_timeout_ms;
 };
 
 struct loop;
@@ -247,6 +247,7 @@ struct exchange {
     uint32_t reset_code; /* HTTP/2 error code that the service's reset carried */
     uint32_t interim;    /* what its interim answers (1xx) take, see exchange_interim */
     int64_t wake_ms;
+    int64_t waited_ms; /* for bytes of its body that the service would have taken */
     int64_t start_us, routed_us, connected_us, first_us;
     uint64_t bytes_in, bytes_out;
     char id[SANDBOX_ID_LEN + 1]; /* sandbox as asked for; "" = API */
@@ -255,6 +256,15 @@ struct exchange {
     const char *client; /* printable address, owned by the front */
     bool post_mortem;   /* the connection broke: the look-up only decides how to say so */
 };
+
+/** How often a front looks at bodies that are not complete. */
+int64_t exchange_body_step(const struct worker *w);
+/** Whether the rest of the request's body is due: not of a stream of messages (Connect, gRPC, WebSocket), not
+ * before the service has the head, nor once it answers. */
+bool exchange_body_due(const struct exchange *x);
+/** For one step the service would have taken bytes, and the client has sent none. After too many of these,
+ * for what has come by then, the request is answered with 408. */
+void exchange_body_waited(struct exchange *x);
 
 /** How many bytes of the service to read at once. */
 static inline size_t exchange_room(struct exchange *x)

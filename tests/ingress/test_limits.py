@@ -8,13 +8,14 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 from check import check, equal, run, test
 from cluster import Cluster, wait_for
 from service import Service, pattern_sha
 from test_attack import CONTINUATION, DATA, END_HEADERS, END_STREAM, H2, HEADERS, WINDOW, fields, frame, request, rss_now
-from test_http1 import SANITIZED, Raw, by, get
+from test_http1 import SANITIZED, Raw, by, get, upgrade
 
 MiB = 1 << 20
 PER_SANDBOX, PER_CLIENT = 6, 20
@@ -269,6 +270,79 @@ def a_client_that_reads_one_stream_of_many_gets_it_whole(c, svc):
         k.close()
     finally:
         many.close()
+
+
+@test
+def a_body_that_comes_too_slowly_is_given_up_and_only_that(c, svc):
+    """What counts is time in which the service would take bytes and the client sends none; streams of messages and answers that have begun may be silent."""
+    slow = Cluster(proxies=0, config="  threads: 1\n  body_timeout: 1s\n  body_min_rate: 1000\n")
+    try:
+        p = slow.start_proxy()
+        slow.proxies, slow.port = [p], p.port
+        sb, vm = slow.sandbox({8000: svc.port})
+        t = time.monotonic()
+        stays = [Raw(slow).send("POST /duplex HTTP/1.1\r\n%sContent-Type: application/connect+json\r\nTransfer-Encoding: chunked\r\n\r\n" % by(sb)),
+                 Raw(slow).send("POST /upload HTTP/1.1\r\n%sContent-Type: application/connect+proto\r\nTransfer-Encoding: chunked\r\n\r\n" % by(sb)),
+                 Raw(slow).send("POST /duplex HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n" % by(sb)), Raw(slow).send("GET /quiet HTTP/1.1\r\n%s\r\n" % by(sb)), upgrade(slow, sb)]
+        steady = Raw(slow).send("POST /upload HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n" % (by(sb), 20 * 65536))
+        lazy = [Raw(slow).send("POST /upload HTTP/1.1\r\n%sContent-Length: 1000000\r\n\r\n" % by(sb)),
+                Raw(slow).send("POST /upload HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n" % by(sb)).send("f4240\r\n")]
+        h2 = H2(slow).send(frame(HEADERS, END_HEADERS, 1, request(sb, "/upload", "POST")))
+        h2.s.settimeout(0.05)
+        ends = {}
+        sent, got = 0, b""
+        while len(ends) < 3 and time.monotonic() - t < 60:
+            if sent < 20:
+                steady.send(bytes(65536))
+                sent += 1
+            for i, k in enumerate(lazy):
+                if i not in ends and left(k.s):
+                    ends[i] = k.answer()[0]
+                elif i not in ends:
+                    k.send("x")
+            if 2 not in ends:
+                try:
+                    h2.send(frame(DATA, 0, 1, b"x"))
+                    got += h2.s.recv(65536)
+                except TimeoutError:
+                    pass
+                if b"408" in got:  # in the body
+                    ends[2] = 408
+            time.sleep(0.1)
+        equal(ends, {0: 408, 1: 408, 2: 408}, "answers to bodies of ten bytes a second")
+        check(time.monotonic() - t >= 1, "too early")
+        wait_for(lambda: metric(p, 'event="slow_bodies"}') == 3, why="three of them to be counted, and no other")
+        while sent < 20:
+            steady.send(bytes(65536))
+            sent += 1
+        equal(steady.answer()[0], 200, "a body that comes fast enough")
+        time.sleep(max(0, t + 3 - time.monotonic()))
+        for i in (0, 2):
+            stays[i].head()
+        check(not any(left(k.s) for k in stays), "streams that may be silent")
+        equal(stays[1].send("0\r\n\r\n").answer()[0], 200)
+        equal(metric(p, 'event="slow_bodies"}'), 3, "bodies given up")
+        for k in stays + lazy + [steady, h2]:
+            end(k)
+    finally:
+        slow.close()
+
+
+@test
+def a_body_that_the_service_takes_slowly_is_not_given_up(c, svc):
+    slow = Cluster(proxies=0, config="  threads: 1\n  body_timeout: 1s\n  body_min_rate: 100000000\n")  # bytes earn next to nothing
+    try:
+        p = slow.start_proxy()
+        slow.proxies, slow.port = [p], p.port
+        sb, vm = slow.sandbox({8000: svc.port})
+        n = 12 * MiB
+        k = Raw(slow).send("POST /upload?slow=0.015 HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n" % (by(sb), n))  # 192 blocks: 3 s and more at the service
+        t = time.monotonic()
+        k.send(bytes(n))
+        equal(k.answer()[0], 200)
+        check(time.monotonic() - t > 2, "it was not slow")
+    finally:
+        slow.close()
 
 
 @test
