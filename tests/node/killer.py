@@ -37,7 +37,7 @@ class Killer:
         return (int(found[1]), found[2]) if found else (int(line.split()[1]), None)
 
 
-def chosen_steps(total, sample, long=60):
+def chosen_steps(total, sample, long=45):
     """Steps spread over all of them: `sample`, or with LONG=1 about `long`, others at each run."""
     if total <= sample:
         return range(1, total + 1)
