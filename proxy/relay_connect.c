@@ -60,6 +60,7 @@ bool relay_connect(struct back *b)
         return false;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     dp_io_limit_sending(fd);
+    dp_io_unpaced(fd, (const struct sockaddr *)&r->relay);
     SSL *ssl = tls ? relay_tls_connect(b) : NULL;
     if ((tls && ssl == NULL) || (connect_to(w, fd, r) != 0 && errno != EINPROGRESS) ||
         dp_io_open(&b->io, w->loop, fd, ssl, false) != 0) {

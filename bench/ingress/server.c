@@ -5,6 +5,7 @@
 #include "lib/dp/io.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <signal.h>
 #include <stddef.h>
@@ -164,6 +165,17 @@ static void on_relay(struct dp_watch *w, uint32_t events)
     accept_all(w, true);
 }
 
+/* dp_listen's sockets do not pace on loopback. What stands for any service has the host's default. */
+static void pace_as_host(int fd)
+{
+    char name[16] = "";
+    FILE *f = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "re");
+    if (f && fscanf(f, "%15s", name) == 1)
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
+    if (f)
+        fclose(f);
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -181,6 +193,7 @@ int main(int argc, char **argv)
     socklen_t len = sizeof sa;
     if (listener.fd < 0 || getsockname(listener.fd, (struct sockaddr *)&sa, &len) != 0)
         return 1;
+    pace_as_host(listener.fd);
     if (argc > 1) {
         snprintf(path, sizeof path, "unix:%s", argv[1]);
         in_sock.fd = dp_listen(path, false, &e);

@@ -5,6 +5,7 @@
 #include "lib/dp/loop.h"
 
 #include <openssl/ssl.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 struct dp_io {
@@ -41,6 +42,11 @@ struct dp_io {
 void dp_io_limit(int64_t bytes, int64_t unsent);
 /** Applies the bound of sending to a socket; accepted ones inherit it from their listener. */
 void dp_io_limit_sending(int fd);
+/** Before connect or listen: a congestion control that does not pace, where `address`, the other end or what
+ * is listened on, is loopback. With one that does (bbr as the host's default) each burst of a fast transfer
+ * waits for a timer, which costs more of the processor than its bytes, and there is no path to probe for.
+ * Later is too late: a connection that was paced once stays so. */
+void dp_io_unpaced(int fd, const struct sockaddr *address);
 /** A Unix stream's send buffer never grows by itself and begins with 208 KiB: makes it the bound of what is
  * unsent (as SO_SNDBUF counts; the kernel doubles it), where net.core.wmem_max allows as much. */
 void dp_io_unix_room(int fd);

@@ -73,6 +73,7 @@ int dp_listen(const char *address, bool reuseport, struct err *e)
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* inherited by accepted sockets */
         dp_io_limit_sending(fd);
+        dp_io_unpaced(fd, (struct sockaddr *)&sa);
         if (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0)
             return err_sys(e, ERR_INTERNAL, "sharing %s between threads", address);
     }

@@ -72,5 +72,6 @@ struct dp_msg {
 };
 void dp_post(struct dp_loop *l, struct dp_msg *m);
 
-/** Opens a listening socket on "host:port" (numeric) or "unix:/path"; -1 and `e` on failure. */
+/** Opens a listening socket on "host:port" (numeric) or "unix:/path"; -1 and `e` on failure. Accepted sockets
+ * inherit what is set here: no delay, dp_io_limit_sending, dp_io_unpaced. */
 int dp_listen(const char *address, bool reuseport, struct err *e);
