@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Soak: several hands create, use, pause, resume, snapshot, fork, roll back and kill sandboxes in random order, and every answer is checked
 against what must be true; no operation may fail. It ends with a census that must equal the one at its start: processes, TAPs, cgroups,
-mounts, files, descriptors. CUBE_SOAK_SECONDS (default 60; with LONG=1 half an hour) and CUBE_SOAK_SEED choose the run."""
+mounts, files, descriptors. CUBE_SOAK_SECONDS (default 40; with LONG=1 half an hour) and CUBE_SOAK_SEED choose the run."""
 import collections
 import os
 import pathlib
@@ -14,7 +14,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from stack import Stack, run, wait_for  # noqa: E402
 
-SECONDS = float(os.environ.get("CUBE_SOAK_SECONDS", "1800" if os.environ.get("LONG") else "60"))
+SECONDS = float(os.environ.get("CUBE_SOAK_SECONDS", "1800" if os.environ.get("LONG") else "40"))
 HANDS = 3
 EACH = 4  # sandboxes per hand
 POOL = 2
