@@ -59,7 +59,7 @@ if kill -0 "$guest_alone_pid" && ! grep -q 'ERROR: \|runtime error' "$guest_work
 fi
 # The node's daemons where much happens at once: a report ends the daemon, which the tests notice.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-sanitized_build "node asan" "$CUBE_ROOT/build-asan" node/daemon/cube-node node/jailer/cube-jailer >/dev/null || exit 0
+sanitized_build "node asan" "$CUBE_ROOT/build-asan" node/daemon/cube-node node/jailer/cube-jailer || exit 0
 node_asan() {
     CUBE_NODE_BUILD_DIR=$CUBE_ROOT/build-asan CUBE_CHAOS_SECONDS=8 python3 "$@" | sed 's/^\(PASS\|FAIL\|SKIP\) /\1 node asan: /'
     return "${PIPESTATUS[0]}"
