@@ -43,7 +43,7 @@ PY
 }
 
 # Not here: tests that mostly wait in real time, and the report that a sanitizer makes by itself.
-run asan address,undefined '^(?!lib-rpc-idle$|lib-redis-sentinel$)' false
+run asan address,undefined '^(?!lib-crash$|lib-rpc-idle$|lib-redis-sentinel$)' false
 run tsan thread '^(lib-(base|wire|loop|ends|config|rpc|rpc-tls)|proxy-share)$' true
 # The guest's daemon as a whole, with bad input: the suite that the area guest runs on the usual build.
 . tests/guest/lib.sh
