@@ -519,8 +519,8 @@ void exchange_answered(struct exchange *x, int status)
 int64_t exchange_body_step(const struct worker *w)
 {
     enum { OFTEN = 8, LONGEST_MS = 10000 };
-    int64_t step = w->proxy->cfg.body_timeout_ms / OFTEN + 1;
-    return step < LONGEST_MS ? step : LONGEST_MS;
+    int64_t all = w->proxy->cfg.body_timeout_ms, step = all / OFTEN + 1;
+    return all && step < LONGEST_MS ? step : LONGEST_MS;
 }
 
 bool exchange_body_due(const struct exchange *x)

@@ -100,6 +100,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
                                       .max_per_client = 100,
                                       .max_buffered = 64 << 20,
                                       .head_timeout_ms = 30000,
+                                      .body_timeout_ms = 30000,
+                                      .body_min_rate = 500,
                                       .keepalive_timeout_ms = 30000,
                                       .idle_timeout_ms = 30000,
                                       .connect_timeout_ms = 30000,
@@ -111,6 +113,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     worker.loop = dp_loop_new();
     worker.routes = route_reader_new(proxy.routes);
     memory_init(&worker);
+    retire_init(&worker);
     stats_init();
     service = (struct dp_watch){.ready = on_service, .fd = dp_listen("127.0.0.1:0", false, &e)};
     if (worker.loop == NULL || worker.routes == NULL || service.fd < 0 ||
