@@ -61,6 +61,8 @@ for script in tests/areas/*.sh; do
     p=$(grep -c '^PASS ' "$log")
     f=$(grep -c '^FAIL ' "$log")
     s=$(grep -c '^SKIP ' "$log")
+    [ $((p + f + s)) -gt 0 ] || [ $status -ne 0 ] || echo "FAIL nothing has run" >>"$log"
+    f=$(grep -c '^FAIL ' "$log")
     if [ $status -ne 0 ] && [ "$f" -eq 0 ]; then
         f=1
         [ $status -eq 124 ] && why="took longer than ${limit:-600} s" || why="ended with status $status"
