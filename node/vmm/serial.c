@@ -1,5 +1,11 @@
 /* The serial log. Bytes are gathered to lines so that a guest costs one write per line, not per character.
- * Called only by vCPU threads under the VM's I/O lock. */
+ * Called only by vCPU threads under the VM's I/O lock.
+ *
+ * The transmitter is always empty, so "transmitter empty" is told as long as its interrupt is enabled, and a
+ * read of IIR does not take it back as it does in a 16550. Linux enables it twice when the port is opened and
+ * reads IIR after each; with two CPUs its own interrupt handler can read IIR on the other one in between, and
+ * a port that then says "nothing" counts as one that forgets interrupts: the driver polls it by a timer ever
+ * after, five times a second in each clone of the guest. */
 #include "node/vmm/serial.h"
 
 #include <string.h>
@@ -41,6 +47,11 @@ static void put(struct serial *s, uint8_t c)
         serial_flush(s);
 }
 
+bool serial_pending(const struct serial *s)
+{
+    return s->ier & IER_THRI;
+}
+
 uint8_t serial_read(struct serial *s, uint16_t port)
 {
     bool dlab = s->lcr & LCR_DLAB;
@@ -52,10 +63,7 @@ uint8_t serial_read(struct serial *s, uint16_t port)
         return dlab ? s->dlm : s->ier;
     case REG_IIR_FCR: {
         uint8_t fifo = s->fcr & 1 ? IIR_FIFO : 0;
-        if (!s->thr_pending)
-            return IIR_NONE | fifo;
-        s->thr_pending = false;
-        return IIR_THRI | fifo;
+        return (serial_pending(s) ? IIR_THRI : IIR_NONE) | fifo;
     }
     case REG_LCR:
         return s->lcr;
@@ -81,16 +89,14 @@ bool serial_write(struct serial *s, uint16_t port, uint8_t v)
             return false;
         }
         put(s, v);
-        s->thr_pending = s->ier & IER_THRI;
-        return s->thr_pending;
+        return serial_pending(s);
     case REG_IER:
         if (dlab) {
             s->dlm = v;
             return false;
         }
         s->ier = v & 0x0f;
-        s->thr_pending = s->ier & IER_THRI;
-        return s->thr_pending;
+        return serial_pending(s);
     case REG_IIR_FCR:
         s->fcr = v;
         return false;

@@ -124,8 +124,9 @@ static int machine_save(struct vm *vm, struct buf *out, struct err *e)
         return -1;
     for (unsigned s = 0; s < VM_SLOTS; s++)
         virtio_save(vm->dev[s], &m.dev[s]);
-    m.serial = (struct serial_state){vm->serial.ier, vm->serial.lcr, vm->serial.mcr, vm->serial.scr,
-                                     vm->serial.dll, vm->serial.dlm, vm->serial.fcr, vm->serial.thr_pending};
+    m.serial =
+        (struct serial_state){vm->serial.ier, vm->serial.lcr, vm->serial.mcr, vm->serial.scr,
+                              vm->serial.dll, vm->serial.dlm, vm->serial.fcr, serial_pending(&vm->serial)};
     m.disk_sectors[0] = vm->disk[0].config.capacity;
     m.disk_sectors[1] = vm->disk[1].config.capacity;
     m.nports = vsock_save(&vm->vsock, ports);
@@ -323,7 +324,6 @@ static int devices_load(struct vm *vm, const struct machine_state *m, const stru
     vm->serial.dll = u->dll;
     vm->serial.dlm = u->dlm;
     vm->serial.fcr = u->fcr;
-    vm->serial.thr_pending = u->thr_pending;
     return vsock_load(&vm->vsock, ports, m->nports, e);
 }
 
@@ -347,7 +347,7 @@ static void devices_wake(struct vm *vm)
         pthread_mutex_unlock(&d->lock);
         virtio_pulse(d);
     }
-    if (vm->serial.thr_pending)
+    if (serial_pending(&vm->serial))
         (void)!write(vm->serial_irq_fd, &one, sizeof one);
 }
 

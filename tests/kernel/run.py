@@ -139,14 +139,15 @@ def late_answer(options, guest, dir):
 
 
 def idle_sleeps(options, old, dir):
-    """An idle guest is left alone by its kernel: fewer than 1.5 wake-ups a second per vCPU in one of some windows of 4 s (boot has work for later)."""
+    """An idle guest is left alone by its kernel: fewer than 1.5 wake-ups a second (3 with several vCPUs: a timer that polls makes 5) in one of some
+    windows of 4 s (boot has work for later)."""
     with booted(options, os.path.join(dir, "vm-idle"), old.vcpus) as guest:
         seen = []
         for _ in range(6):
             before = guest.vcpu_sleeps()
             time.sleep(4)
             seen.append(guest.vcpu_sleeps() - before)
-            if seen[-1] < 6 * guest.vcpus:
+            if seen[-1] < 6 * min(guest.vcpus, 2):
                 return 0, "%.2f wake-ups per second" % (seen[-1] / 4)
         return 1, "wake-ups in 4 s: %s" % seen
 
