@@ -57,15 +57,14 @@ bool capacity_pressure(struct node *n)
     return memory_read().available_mib < (uint64_t)n->cfg.memory_reserve_mib;
 }
 
-int capacity_admit(struct node *n, uint32_t memory_mib, struct err *e)
+int capacity_admit(struct node *n, const struct sandbox *sb, struct err *e)
 {
-    (void)memory_mib; /* a guest's size is a limit, not a need: clones share what they do not write */
     if (!n->ready || n->stopping)
         return err_set(e, ERR_UNAVAILABLE, "node %s is %s", n->cfg.id,
                        n->stopping ? "stopping" : "still starting");
     struct tally t = {0};
     sandbox_each(n, count, &t);
-    if (t.live >= (uint64_t)n->cfg.max_sandboxes)
+    if (t.live >= (uint64_t)n->cfg.max_sandboxes && !(sb && sandbox_is_live(sb)))
         return err_set(e, ERR_CAPACITY, "node %s already holds %u sandboxes, its limit (node.max_sandboxes)",
                        n->cfg.id, t.live);
     struct memory m = memory_read();

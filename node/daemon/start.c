@@ -399,8 +399,7 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     if (check_request(req, e) < 0 || selftest_admit(n, e) < 0 || network_admit(e) < 0)
         return -1;
     struct sandbox *sb = sandbox_find(n, req->spec->sandbox_id);
-    if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0 ||
-        capacity_admit(n, req->spec->limits ? req->spec->limits->memory_mib : 0, e) < 0)
+    if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0 || capacity_admit(n, sb, e) < 0)
         return -1;
     bool known = sb != NULL;
     if (!known)
@@ -408,7 +407,7 @@ int sandbox_start(struct node *n, const Cube__Node__V1__StartRequest *req, bool 
     fiber_lock(&sb->op);
     struct fiber_lock *held _cleanup_unlock_ = &sb->op;
     if (check_generation(sb, req->gen, e) < 0 || check_state(sb, &s, e) < 0 ||
-        (known && capacity_admit(n, 0, e) < 0)) /* others may have started while this one waited */
+        (known && capacity_admit(n, sb, e) < 0)) /* others may have started while this one waited */
         return -1;
     if (known) /* only now: a command that is refused changes nothing */
         sandbox_set_spec(sb, req->spec);

@@ -175,10 +175,13 @@ def too_many_are_refused(s):
     for i in ids[:-1]:
         s.ok("start", i, 1)
     assert "its limit" in s.refused("sandbox_capacity_unavailable", "start", ids[-1], 1)
+    s.ok("snapshot", ids[1], 1, "at-the-limit")
+    s.ok("--restore", "--snapshot", "at-the-limit", "start", ids[1], 2)  # a rollback takes no further place
+    s.ok("rm-snapshot", "at-the-limit")
     s.ok("kill", ids[0], 1)
     s.ok("start", ids[-1], 1)
     for i in ids[1:]:
-        s.ok("kill", i, 1)
+        s.ok("kill", i, 0)
 
 
 def memory_pressure_is_refused(s):
