@@ -126,7 +126,7 @@ class Bench:
         self.bulk = sandbox_id()
         self.in_sock = c.generation(self.bulk, 1) / "in.sock"
         self.server = c.spawn([SERVER, self.in_sock], "server")
-        self.backend = int(wait_for(lambda: (c.dir / "server.log").read_text().strip(), why="backend"))
+        self.backend, self.unpaced = map(int, wait_for(lambda: (c.dir / "server.log").read_text().endswith("\n") and (c.dir / "server.log").read_text().split(), why="backend"))
         c.route(self.bulk, 1)
         self.sb, _ = c.sandbox({8000: self.backend})
         self.host, self.bulk_host = ("8000-%s.cube.test" % s for s in (self.sb, self.bulk))
@@ -204,9 +204,10 @@ class Bench:
 
     def transfer(self):
         """Beside the direct connection: haproxy, one hop of one process, and one and two empty hops that splice, which is the most that one or two processes on
-        the way can leave of it on this machine: generator and backend alone use up two cores."""
+        the way can leave of it on this machine: generator and backend alone use up two cores. The direct connection is paced as the host has it; direct-unpaced
+        is not, as the proxy's are on loopback."""
         ha, ha_port, _ = self.targets()["haproxy"]
-        ways = {"direct": (self.backend, self.host), "cube": (self.proxy.port, self.bulk_host), "cube-tcp": (self.far.port, self.bulk_host), "haproxy": (ha_port, "x.test"), **self.hops()}
+        ways = {"direct": (self.backend, self.host), "direct-unpaced": (self.unpaced, self.host), "cube": (self.proxy.port, self.bulk_host), "cube-tcp": (self.far.port, self.bulk_host), "haproxy": (ha_port, "x.test"), **self.hops()}
         for p in self.c.proxies:
             load("put", p.port, self.bulk_host, 1 << 26)
         for verb, name in (("put", "upload"), ("get", "download")):

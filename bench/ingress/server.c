@@ -1,6 +1,7 @@
 /* The backend of the ingress benchmark, one thread: GET /N answers N bytes, POST takes a body and answers
- * "ok", an upgrade is held open. Prints its port. With a path it listens there too, as a VMM does for a relay
- * (internal.md §5: port u16, one status byte, raw bytes). Usage: ingress-server [IN_SOCK]. */
+ * "ok", an upgrade is held open. Prints its port and one that does not pace. With a path it listens there
+ * too, as a VMM does for a relay (internal.md §5: port u16, one status byte, raw bytes). Usage:
+ * ingress-server [IN_SOCK]. */
 #include "lib/base/buf.h"
 #include "lib/dp/io.h"
 
@@ -186,14 +187,18 @@ int main(int argc, char **argv)
     setrlimit(RLIMIT_NOFILE, &files);
     memset(bytes, 'x', sizeof bytes);
     loop = dp_loop_new();
-    struct dp_watch listener = {.ready = on_tcp, .fd = dp_listen("127.0.0.1:0", false, &e)};
+    struct dp_watch listeners[2]; /* as any service on this host; as dp_listen makes them */
     struct dp_watch in_sock = {.ready = on_relay, .fd = -1};
     char path[256];
-    struct sockaddr_in sa;
-    socklen_t len = sizeof sa;
-    if (listener.fd < 0 || getsockname(listener.fd, (struct sockaddr *)&sa, &len) != 0)
-        return 1;
-    pace_as_host(listener.fd);
+    for (int i = 0; i < 2; i++) {
+        struct sockaddr_in sa;
+        socklen_t len = sizeof sa;
+        listeners[i] = (struct dp_watch){.ready = on_tcp, .fd = dp_listen("127.0.0.1:0", false, &e)};
+        if (listeners[i].fd < 0 || getsockname(listeners[i].fd, (struct sockaddr *)&sa, &len) != 0)
+            return 1;
+        printf("%u%c", ntohs(sa.sin_port), i ? '\n' : ' ');
+    }
+    pace_as_host(listeners[0].fd);
     if (argc > 1) {
         snprintf(path, sizeof path, "unix:%s", argv[1]);
         in_sock.fd = dp_listen(path, false, &e);
@@ -201,8 +206,8 @@ int main(int argc, char **argv)
             return 1;
         dp_watch_add(loop, &in_sock, DP_WATCH_LISTEN);
     }
-    printf("%u\n", ntohs(sa.sin_port));
     fflush(stdout);
-    dp_watch_add(loop, &listener, DP_WATCH_LISTEN);
+    for (int i = 0; i < 2; i++)
+        dp_watch_add(loop, &listeners[i], DP_WATCH_LISTEN);
     dp_loop_run(loop);
 }
