@@ -13,8 +13,8 @@ struct chunked {
     uint8_t digits, lines; /* lines of trailers */
     uint8_t name_len;
     char name[CHUNKED_NAME_MAX + 1]; /* of the trailer, as far as it matters */
-    uint32_t extra; /* bytes of this extension, or of the trailers */
-    uint64_t left;  /* of this chunk's data */
+    uint32_t extra;                  /* bytes of this extension, or of the trailers */
+    uint64_t left;                   /* of this chunk's data */
 };
 
 enum chunked_event {

@@ -15,10 +15,11 @@ void front1_refuse(struct front1 *c, enum answer_kind kind, const char *p, size_
     int status = kind == ANSWER_HEAD_TOO_LARGE ? 431 : kind == ANSWER_REQUEST_TIMEOUT ? 408 : 400;
     char body[128];
     int length = snprintf(body, sizeof body, "{\"message\":\"%s\",\"code\":%d}", text, status);
-    int total = snprintf(out, sizeof out,
-                     "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nConnection: "
-                     "close\r\n\r\n%s",
-                     status, http_reason(status), length, body);
+    int total =
+        snprintf(out, sizeof out,
+                 "HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nConnection: "
+                 "close\r\n\r\n%s",
+                 status, http_reason(status), length, body);
     dp_io_write(&c->io, out, (size_t)total);
     access_log_refused(c->worker, c->address, p, n, status, c->head_ms);
     front1_linger(c);

@@ -18,7 +18,7 @@ struct front2 {
     size_t held; /* memory of its streams' bodies, both ways */
     int64_t active_ms;
     int64_t bodies_ms; /* when the bodies that are not complete were last looked at */
-    int64_t head_ms; /* when a head began that is not complete; 0 = none */
+    int64_t head_ms;   /* when a head began that is not complete; 0 = none */
     struct dp_timer timer;
     struct dp_task send, bury;
     char address[46];

@@ -24,8 +24,8 @@ static void request_finish(struct stream2 *s)
         return;
     struct http_head trailers, *t = NULL;
     if (s->fields.len > 2 || s->too_large) {
-        int rc = s->too_large ? HTTP_TOO_LARGE
-                              : http_parse_trailers(s->fields.data, s->fields.len, &trailers);
+        int rc =
+            s->too_large ? HTTP_TOO_LARGE : http_parse_trailers(s->fields.data, s->fields.len, &trailers);
         if (rc != 0) { /* without them the request would not be what was sent */
             exchange_fail(x, rc == HTTP_BAD ? ANSWER_BAD_REQUEST : ANSWER_HEAD_TOO_LARGE,
                           rc == HTTP_BAD ? "Invalid trailers" : NULL);

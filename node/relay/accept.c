@@ -1,5 +1,5 @@
-/* Accepts streams of proxies over TCP. Invariant: without a descriptor left no listener is asked again at once:
- * whoever waits stays in the backlog, and the processor is there for those whose end gives one back. */
+/* Accepts streams of proxies over TCP. Invariant: without a descriptor left no listener is asked again at
+ * once: whoever waits stays in the backlog, and the processor is there for those whose end gives one back. */
 #include "node/relay/relay.h"
 
 #include "lib/base/log.h"

@@ -39,9 +39,9 @@ struct relay {
     struct dp_loop *loop;
     SSL_CTX *tls; /* NULL: plaintext on loopback */
     struct dp_watch listener, link_listener;
-    struct link *links; /* connections of proxies on this host, see link.c */
+    struct link *links;             /* connections of proxies on this host, see link.c */
     uint32_t link_count, strangers; /* links, and those among them of other users than proxies' */
-    struct dp_timer rest; /* no descriptors were left: accepting goes on when it fires */
+    struct dp_timer rest;           /* no descriptors were left: accepting goes on when it fires */
     struct ticket *tickets[1024];
     uint32_t open;
     bool draining;

@@ -254,11 +254,14 @@ static void chunks_byte_by_byte(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts),        cmocka_unit_test(refuses),
-        cmocka_unit_test(head_in_pieces), cmocka_unit_test(limits),
-        cmocka_unit_test(responses),      cmocka_unit_test(hop_by_hop),
-        cmocka_unit_test(chunks),         cmocka_unit_test(chunks_byte_by_byte),
-        cmocka_unit_test(trailers_are_bounded)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(accepts),
+                                       cmocka_unit_test(refuses),
+                                       cmocka_unit_test(head_in_pieces),
+                                       cmocka_unit_test(limits),
+                                       cmocka_unit_test(responses),
+                                       cmocka_unit_test(hop_by_hop),
+                                       cmocka_unit_test(chunks),
+                                       cmocka_unit_test(chunks_byte_by_byte),
+                                       cmocka_unit_test(trailers_are_bounded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
