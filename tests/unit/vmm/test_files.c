@@ -173,6 +173,9 @@ static void test_serial(void **state)
     assert_int_equal(pread(s.log_fd, got, sizeof got, 0), 6);
     assert_true(serial_write(&s, SERIAL_PORT + 1, 2)); /* "tell me when you are empty" */
     assert_int_equal(serial_read(&s, SERIAL_PORT + 2), 2);
+    assert_int_equal(serial_read(&s, SERIAL_PORT + 2),
+                     2); /* told until it is no longer asked for (serial.c) */
+    assert_false(serial_write(&s, SERIAL_PORT + 1, 0));
     assert_int_equal(serial_read(&s, SERIAL_PORT + 2), 1);
     assert_int_equal(serial_read(&s, SERIAL_PORT + 5), 0x60);
     for (unsigned i = 0; i < 3u << 20; i++) /* a guest that writes for ever */
