@@ -6,6 +6,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
+#include "lib/base/sockaddr.h"
 #include "lib/net/daemon.h"
 #include "lib/net/loop.h"
 #include "lib/net/redis.h"
@@ -115,7 +116,8 @@ static bool route_parse(struct control *c, const redisReply *reply, const char *
     if (r->state != ROUTE_RUNNING)
         return true;
     /* Off loopback only TLS, with the node's name verified. */
-    return r->relay_len && r->gen && (c->proxy->relay_tls || loop_address_is_local(&r->relay));
+    return r->relay_len && r->gen &&
+           (c->proxy->relay_tls || sockaddr_is_local((const struct sockaddr *)&r->relay));
 }
 
 /* ---- questions ---- */

@@ -2,6 +2,8 @@
  * every further byte goes behind it, so order is kept; the buffer is given back as soon as it is empty. */
 #include "lib/dp/io.h"
 
+#include "lib/base/sockaddr.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -86,17 +88,10 @@ void dp_io_limit_sending(int fd)
         setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_limit, sizeof unsent_limit);
 }
 
-static bool is_loopback(const struct sockaddr *a)
-{
-    if (a->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
-}
-
 void dp_io_unpaced(int fd, const struct sockaddr *address)
 {
     static const char name[] = "reno"; /* built in, and allowed to everybody */
-    if (is_loopback(address))
+    if (sockaddr_is_local(address))
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, sizeof name - 1);
 }
 

@@ -3,6 +3,7 @@
 #include "lib/net/admin.h"
 
 #include "lib/base/buf.h"
+#include "lib/base/sockaddr.h"
 #include "lib/net/metrics.h"
 
 #include <stdlib.h>
@@ -139,7 +140,7 @@ int admin_listen(struct loop *l, const char *address, bool (*ready)(char why[128
     socklen_t len;
     if (loop_address_parse(address, &addr, &len, e) < 0)
         return -1;
-    if (!loop_address_is_local(&addr))
+    if (!sockaddr_is_local((const struct sockaddr *)&addr))
         return err_set(e, ERR_INVALID, "admin_listen %s: the admin listener is for loopback only", address);
     struct admin *a = calloc(1, sizeof *a);
     if (!a)

@@ -74,7 +74,3 @@ void loop_listener_free(struct loop_listener *ln);
 
 /** Parses "host:port" with a numeric host, or "unix:/path", into a socket address. */
 int loop_address_parse(const char *address, struct sockaddr_storage *out, socklen_t *len, struct err *e);
-
-/** Whether the address is on the loopback interface or a Unix path: plaintext is allowed only there
- * (internal.md §4). */
-bool loop_address_is_local(const struct sockaddr_storage *a);

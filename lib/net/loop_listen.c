@@ -76,18 +76,6 @@ int loop_address_parse(const char *address, struct sockaddr_storage *out, sockle
                    address);
 }
 
-bool loop_address_is_local(const struct sockaddr_storage *a)
-{
-    if (a->ss_family == AF_UNIX)
-        return true;
-    if (a->ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
-    if (a->ss_family != AF_INET6)
-        return false;
-    const struct in6_addr *in6 = &((const struct sockaddr_in6 *)a)->sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && in6->s6_addr[12] == 127);
-}
-
 static void on_rested(struct loop_timer *t);
 static void on_connection(h2o_socket_t *sock, const char *err);
 

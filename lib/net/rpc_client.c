@@ -4,6 +4,7 @@
 #include "lib/net/rpc_client_impl.h"
 
 #include "lib/base/log.h"
+#include "lib/base/sockaddr.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -171,7 +172,7 @@ static void on_resolved(const struct sockaddr_storage *a, socklen_t len, const s
         attempt_failed(c, e->msg);
         return;
     }
-    if (!c->creds->tls && !loop_address_is_local(a)) {
+    if (!c->creds->tls && !sockaddr_is_local((const struct sockaddr *)a)) {
         attempt_failed(c, "plaintext RPC is allowed on loopback only");
         return;
     }

@@ -1,6 +1,7 @@
 /* Owns the listeners and connections of one server, and its shutting down; invariant: after rpc_server_drain
  * no new call is taken, and `done` is called when the last connection is gone. */
 #include "lib/net/rpc_server_impl.h"
+#include "lib/base/sockaddr.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +95,7 @@ int rpc_server_listen(struct rpc_server *s, const char *address, struct err *e)
     socklen_t len;
     if (loop_address_parse(address, &a, &len, e) < 0)
         return -1;
-    if (!s->creds->tls && !loop_address_is_local(&a)) {
+    if (!s->creds->tls && !sockaddr_is_local((const struct sockaddr *)&a)) {
         err_set(e, ERR_INVALID, "listening on %s: plaintext RPC is allowed on loopback only", address);
         return err_remedy(e, "set ca, cert and key, or listen on 127.0.0.1");
     }

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "lib/base/clock.h"
+#include "lib/base/sockaddr.h"
 #include "lib/net/loop.h"
 
 #include <arpa/inet.h>
@@ -229,7 +230,7 @@ static void addresses_are_parsed_strictly(void **state)
                 {"[::ffff:10.0.0.1]:1", false}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_int_equal(loop_address_parse(good[i].text, &a, &len, NULL), 0);
-        assert_int_equal(loop_address_is_local(&a), good[i].local);
+        assert_int_equal(sockaddr_is_local((const struct sockaddr *)&a), good[i].local);
     }
     static const char *const bad[] = {
         "",        "127.0.0.1", "127.0.0.1:",   "127.0.0.1:x", "127.0.0.1:65536", "host:80",       "::1:80",
